@@ -2,16 +2,17 @@
 how far the published one leaves it. Models are trained here.
 
     python benchmarks/patches.py --images FOLDER --out DIR --csv FILE
+    python benchmarks/patches.py --images FOLDER --out DIR --csv FILE --masked             # models that draw sets of patches
     python benchmarks/patches.py --images FOLDER --out DIR --csv FILE --sheet FILE.png     # pictures of each method alone
 
 A target and a draft, each with its head, are trained in DIR unless they are there. Each row is one method with one seed of
 three; every seed draws as many pictures of each class.
 
 passes: of the target, a picture; stands: share of the drafted patches; energy: the energy distance of its pictures to as many
-of the law that they are meant to have (that of the target; for a last step without noise that of `mar, still`), which is about
-0 where the laws are equal and below it as often as above; p: the share of 300 ways to deal both sets anew that have a larger
-one, for the three seeds together; distance: Fréchet's to the pictures that were learned from, as in benchmarks/digits.py;
-cpu: time of the process, one picture at a time, over that of `mar`, in turns.
+of the law that they are meant to have (that of the target; for a last step without noise that of `mar, still`; with guidance
+that of the guided target), which is about 0 where the laws are equal and below it as often as above; p: the share of 300 ways
+to deal both sets anew that have a larger one, for the three seeds together; distance: Fréchet's to the pictures that were
+learned from, as in benchmarks/digits.py; cpu: time of the process, one picture at a time, over that of `mar`, in turns.
 """
 
 from __future__ import annotations
@@ -67,8 +68,62 @@ class PatchMethod:
     model: str = "target"
 
 
+GUIDED = {"guidance": 1.0}
+"""Strength of the guidance: a scale of 2."""
+
+TEMPERATURES = (("widen 10", 10.0), ("widen 3", 3.0), ("widen 1", 1.0))
+
+
+def guided_rows(
+    own: str, exact: str, published: str, depth: int, more: Mapping[str, Any]
+) -> list[PatchMethod]:
+    """Rows of guided methods, by their names."""
+    guided = {**GUIDED, **more}
+    return [
+        PatchMethod("mar, guided", own, guided, "mar, guided"),
+        PatchMethod("mar, guided, still", own, {**guided, "noise": False}, "mar, guided, still"),
+        PatchMethod("exact, guided", exact, {**guided, "depth": depth}, "mar, guided"),
+        PatchMethod("published, guided", published, guided, "mar, guided, still"),
+        PatchMethod(
+            "published, guided, widen 3", published, {**guided, "widen": 3.0}, "mar, guided, still"
+        ),
+        PatchMethod("draft alone, guided", own, guided, "mar, guided", "draft"),
+    ]
+
+
+def masked_rows() -> list[PatchMethod]:
+    """All rows of models that draw sets of patches."""
+    own, published = "masked-mar", "masked-continuous-speculative"
+    exact = f"{published}-exact"
+    still = {"noise": False}
+    return [
+        PatchMethod("mar", own),
+        PatchMethod("mar, still", own, still, "mar, still"),
+        *(PatchMethod(f"mar, {n} sets", own, {"steps": n}) for n in (6, 18, 24, 49)),
+        PatchMethod("recap", "recap-patches"),
+        PatchMethod("recap, 24 sets", "recap-patches", {"steps": 24, "before": 12}, "mar, 24 sets"),
+        PatchMethod(
+            "recap, 24 sets, no whole ones first",
+            "recap-patches",
+            {"steps": 24, "before": 0},
+            "mar, 24 sets",
+        ),
+        *(PatchMethod(f"exact, depth {d}", exact, {"depth": d}) for d in (1, 2, 4)),
+        PatchMethod("published, as it is", published, {}, "mar, still"),
+        PatchMethod("published, no prefill", published, {"prefill": 0.0}, "mar, still"),
+        *(
+            PatchMethod(f"published, {name}", published, {"widen": widen}, "mar, still")
+            for name, widen in TEMPERATURES
+        ),
+        PatchMethod("published, parallel", published, {"parallel": True}, "mar, still"),
+        PatchMethod("draft alone", own, model="draft"),
+        PatchMethod("draft alone, still", own, still, "mar, still", "draft"),
+        *guided_rows(own, exact, published, 2, {"growing": True}),
+    ]
+
+
 def rows_to_measure() -> list[PatchMethod]:
-    """All rows."""
+    """All rows of models that draw one patch behind the other."""
     still = {"noise": False}
     return [
         PatchMethod("mar", "mar"),
@@ -82,15 +137,14 @@ def rows_to_measure() -> list[PatchMethod]:
             for name, options in (
                 ("as it is", {}),
                 ("no prefill", {"prefill": 0.0}),
-                ("widen 10", {"widen": 10.0}),
-                ("widen 3", {"widen": 3.0}),
-                ("widen 1", {"widen": 1.0}),
+                *((name, {"widen": widen}) for name, widen in TEMPERATURES),
                 ("public code's factor", {"doubled": True}),
                 ("parallel", {"parallel": True}),
             )
         ),
         PatchMethod("draft alone", "mar", model="draft"),
         PatchMethod("draft alone, still", "mar", still, "mar, still", "draft"),
+        *guided_rows("mar", "continuous-speculative-exact", "continuous-speculative", 4, {}),
     ]
 
 
@@ -219,6 +273,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=96)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--each", type=int, default=EACH)
+    parser.add_argument("--masked", action="store_true", help="models that draw sets of patches")
     parser.add_argument("--only", nargs="+", help="names of rows; all without")
     parser.add_argument("--train-only", action="store_true")
     asked = parser.parse_args()
@@ -228,6 +283,7 @@ def main() -> None:
         "drawing_steps": asked.drawing_steps,
         "steps": asked.steps,
         "rows": asked.rows,
+        "masked": asked.masked,
     }
     large = {**sizes, "width": asked.width, "layers": asked.layers}
     target = trained(asked.out / "target", asked.images, large)
@@ -239,7 +295,7 @@ def main() -> None:
         "target": polydec.load(str(target), draft=str(draft), trained=heads, threads=1),
         "draft": polydec.load(str(draft), draft=None, trained=heads[1:], threads=1),
     }
-    every = rows_to_measure()
+    every = masked_rows() if asked.masked else rows_to_measure()
     rows = [how for how in every if not asked.only or how.name in asked.only]
     if asked.sheet:
         shown = [how for how in every if how.name in SHOWN]

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from mixtures import mixture
+from patch_toys import PatchCanvasNetwork, ToyPatchCanvas
 from polydec.base.errors import FileError, PolydecError
 from polydec.core.decoder import run_decoder
 from polydec.core.request import Request
@@ -139,6 +140,8 @@ def observed(name: str, options: Mapping[str, Any], toy: Toy) -> tuple[Any, ...]
         return _seen_on_canvases(name, options, toy)
     if family == "insertion":
         return _seen_in_slots(name, options, toy)
+    if family == "patches":
+        return _seen_in_patches(name, options, toy)
     return _seen_in_texts(name, options, toy)
 
 
@@ -288,6 +291,19 @@ def _seen_on_canvases(name: str, options: Mapping[str, Any], toy: Toy) -> tuple[
     asked = [Request(toy.prompt[:3], toy.most, ignore_eos=not toy.ends, n=toy.answers)]
     seen = _run([registry.build(name, kit, options)[0]], asked)
     return repr(seen), network.calls, network.fed, guide.network.calls, guide.network.runs
+
+
+def _seen_in_patches(name: str, options: Mapping[str, Any], toy: Toy) -> tuple[Any, ...]:
+    vocab = toy.vocab
+    models = [
+        ToyPatchCanvas(PatchCanvasNetwork(toy.seed + at, vocab.size, cost), vocab)
+        for at, cost in enumerate((1.0, 0.1))
+    ]
+    kit = Kit(*models, _artefacts(vocab, vocab.words, 4), lambda: toy.costs)
+    asked = [Request(toy.prompt[:1], 12, ignore_eos=True, seed=toy.seed, n=toy.answers)]
+    seen = _run([registry.build(name, kit, options)[0]], asked)
+    counts = [(model.network.calls, model.network.runs) for model in models]
+    return repr(seen), *counts
 
 
 class StartedChain(MarkovChainNetwork):

@@ -226,7 +226,7 @@ def test_recipes(key):
         "constraint",
         "refresh",
     }
-    assert card.family in {"ar", "diffusion", "insertion", "any"}
+    assert card.family in {"ar", "diffusion", "insertion", "patches", "any"}
     assert card.guarantee is None or isinstance(card.guarantee, Exactness)
     assert all((card.title, card.summary, card.source, card.reduces_to))
     assert key == "plain" or (card.parent in registry.recipe_modules() and card.home), (

@@ -103,7 +103,7 @@ def validate_request(model: LoadedModel, ask: Ask) -> CheckedRequest:
         listed = max(ask.logprobs, ask.prompt_logprobs or 0)
         ask = replace(ask, prompt_logprobs=listed)
     if model.checkpoint.view is not None:
-        ask = _picture_request(model.checkpoint.view, ask)
+        ask = _picture_request(model, model.checkpoint.view, ask)
     # Over bytes the vocabulary is another one, so ids below are compared with that of the view.
     view = model.in_units(ask.units, ask.covers)
     # The family is the model's own: a view over bytes hides an encoder.
@@ -347,7 +347,7 @@ def _other_prompts(bent: BentRequest) -> OtherPrompts | None:
     return OtherPrompts(text, law_behind)
 
 
-def _picture_request(view: PictureView, ask: Ask) -> Ask:
+def _picture_request(model: LoadedModel, view: PictureView, ask: Ask) -> Ask:
     """A request for a picture: guidance without a second prompt reads the one that names no class.
     Raises RequestError for a prompt that no picture is of, or a field that only texts have."""
     if ask.units != "tokens":
@@ -356,7 +356,8 @@ def _picture_request(view: PictureView, ask: Ask) -> Ask:
         )
     view.check_class(ask.prompt)
     # What "auto" chooses among are methods of tokens.
-    if view.patch is not None and registry.find_method(ask.method) == "auto":
+    one_by_one = view.patch is not None and model.family.continues_text
+    if one_by_one and registry.find_method(ask.method) == "auto":
         ask = replace(ask, method="mar")
     if ask.negative_prompt:
         view.check_class(ask.negative_prompt, "negative_prompt")

@@ -27,6 +27,7 @@ from polydec.methods.registry.kit import (
     ANY_DRAFT,
     DRAFT,
     MASKED_DRAFT,
+    PATCH_DRAFT,
     SMALLER_DRAFT,
     ArtefactNeed,
     ModelArtefact,
@@ -283,7 +284,7 @@ def _needs_draft(made: RequestPlan) -> bool:
     """Whether the method or the steering does nothing without a draft model."""
     # A steering may want a second model as well, such as contrastive decoding.
     needs = {*made.card.needs, *(() if made.steering is None else made.steering.card.needs)}
-    return bool({DRAFT, ANY_DRAFT, SMALLER_DRAFT, MASKED_DRAFT} & needs)
+    return bool({DRAFT, ANY_DRAFT, SMALLER_DRAFT, MASKED_DRAFT, PATCH_DRAFT} & needs)
 
 
 def _readers(artefact: ModelArtefact) -> str:

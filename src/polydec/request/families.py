@@ -23,6 +23,7 @@ from polydec.methods.registry.family import (
     AUTOREGRESSIVE,
     INSERTION,
     MASKED_DIFFUSION,
+    PATCH_FILLING,
     DecodingFamily,
     family_of,
 )
@@ -280,11 +281,50 @@ class InsertionFamily:
         return ShapedLaws(bent.law, lambda: None, _shape_each_position(bent, sampling))
 
 
+@dataclass(frozen=True)
+class PatchFillingFamily:
+    """Models that fill canvases with patches of a picture, which are vectors: they have a state of each
+    gap, and no law of tokens."""
+
+    kind: DecodingFamily = PATCH_FILLING
+
+    def check_request(self, checked: CheckedRequest) -> None:
+        _check_no_source(checked)
+        _check_no_next_token(checked, self.kind)
+        _check_patches(checked)
+
+    def encode_prompt(self, checked: CheckedRequest, room: int | None = None) -> EncodedRequest:
+        """Encode the prompt, which stands before the canvas.
+
+        Args:
+            checked: The request.
+            room: Tokens that there is room for. None: no bound.
+
+        Returns:
+            The request with these ids.
+
+        Raises:
+            RequestError: Something of it cannot be read.
+        """
+        ids = checked.model.encoder.encode_request(checked.ask, room)
+        return EncodedRequest(checked, checked.model, ids)
+
+    def shape_laws(self, bent: BentRequest) -> ShapedLaws:
+        # Rules of sampling were refused: there are no laws of tokens.
+        model = bent.encoded.model
+        return ShapedLaws(model.checkpoint.lm, model.draft_law)
+
+
 # Not in the table below: by its kind it would be taken for one that continues texts only.
 ENCODER_DECODER = EncoderDecoderFamily()
 _BY_KIND: dict[DecodingFamily, RequestFamily] = {
     family.kind: family
-    for family in (AutoregressiveFamily(), MaskedDiffusionFamily(), InsertionFamily())
+    for family in (
+        AutoregressiveFamily(),
+        MaskedDiffusionFamily(),
+        InsertionFamily(),
+        PatchFillingFamily(),
+    )
 }
 
 

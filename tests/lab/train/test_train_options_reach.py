@@ -269,6 +269,7 @@ CASES: dict[tuple[str, str], tuple[tuple[Any, ...], Mapping[str, Any]]] = {
     ("lm", "superlinear"): ((1, 3), {}),
     ("lm", "train_mb"): (((0.004, 8.0, 6.0),), {}),
     ("patches", "drop"): ((1.0,), {}),
+    ("patches", "least_masked"): ((0.0,), {"masked": True}),
     ("pictures", "drop"): ((1.0,), {}),
     ("pictures", "encoder"): ((1, 2), {"masked": True}),
     ("pictures", "reused"): ((0.0, 1.0), {"masked": True, "encoder": 1}),

@@ -7,15 +7,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 import polydec
 from picture_models import CLASSES, SIDE, draw_pictures, save_pictures
 from polydec.base.errors import RequestError
-from polydec.lab.train.patches import denoising_loss, make_patch_rows, train_patches
+from polydec.core.scheduler import run_coroutines
+from polydec.lab.train.network import LlamaShape
+from polydec.lab.train.patches import (
+    PatchModel,
+    denoising_loss,
+    draw_gaps,
+    make_patch_rows,
+    train_patches,
+)
 from polydec.lab.train.picture_data import read_pictures
 from polydec.lab.train.pictures import view_of_target
+from polydec.lab.train.probes.filter import load_diffusion_model
 from polydec.lab.train.specs.patches import PatchesSpec
+from polydec.methods.speculative.loop.patch_sets import PatchCanvases
 from polydec.models.learned.kinds import patch_head
 from polydec.models.nets.denoising import DenoisingHead, DenoisingShape
 
@@ -38,6 +49,17 @@ def patches(tmp_path_factory):
     images = str(save_pictures(folder / "pictures.npz"))
     target = PatchesSpec(str(folder / "target"), images, steps=40, width=64, **SMALL)
     draft = PatchesSpec(str(folder / "draft"), images, steps=10, width=32, **SMALL)
+    return target, draft, (train_patches(target), train_patches(draft))
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory):
+    """The same of masked models."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("masked")
+    images = str(save_pictures(folder / "pictures.npz"))
+    target = PatchesSpec(str(folder / "target"), images, steps=60, width=64, masked=True, **SMALL)
+    draft = PatchesSpec(str(folder / "draft"), images, steps=10, width=32, masked=True, **SMALL)
     return target, draft, (train_patches(target), train_patches(draft))
 
 
@@ -70,6 +92,130 @@ def test_every_method_draws_a_picture_of_a_class(patches):
         assert same.token_ids == made.token_ids
     plain = polydec.generate(lm, "block", method="mar", seed=2)
     assert polydec.generate(lm, "block", seed=2).token_ids == plain.token_ids
+
+
+MASKED = (
+    "masked-mar",
+    "masked-continuous-speculative",
+    "masked-continuous-speculative-exact",
+    "recap-patches",
+)
+
+
+def test_a_masked_model_learns_and_every_method_draws_with_it(masked):
+    curve = masked[2][0]["curve"]
+    assert curve[-1][1] < 0.5 * curve[0][1]
+    lm = loaded(masked)
+    assert lm.family.name == "patches" and lm.checkpoint.view.dropped is None
+    usual = polydec.generate(lm, "block", seed=2)
+    for method in MASKED:
+        options = {"steps": 5, "guidance": 1.0, "growing": True}
+        made = polydec.generate(lm, "block", method=method, options=options, seed=2, n=2)
+        assert [c.picture.pixels.shape for c in made.choices] == [(8, 8, 1)] * 2
+        assert made.token_ids != made.choices[1].token_ids
+        same = polydec.generate(lm, "block", method=method, options=options, seed=2)
+        assert same.token_ids == made.token_ids
+    assert polydec.generate(lm, "block", method="masked-mar", seed=2).token_ids == usual.token_ids
+
+
+def test_the_network_that_serves_says_the_states_that_were_trained(masked):
+    """States of gaps by the checkpoint's own canvas beside those of the network in training, of weights that are stored in
+    16 bits."""
+    target, _, _ = masked
+    lm = polydec.load(target.out, draft=None, trained=[f"{target.out}/head"], threads=1)
+    head = patch_head.load(f"{target.out}/head")
+    network = PatchModel(
+        LlamaShape(256 + 4, 64, 1, 2, 2, 192, SIDE**2 * 4 + 1),
+        head.shape,
+        0,
+        masked=True,
+    )
+    point = safetensors.torch.load_file(f"{target.out}/model.safetensors")
+    own = {k: v.float() for k, v in point.items() if k in network.model.state_dict()}
+    network.model.load_state_dict({**network.model.state_dict(), **own})
+    network.head.load_state_dict({k: v.float() for k, v in head.tensors.items()})
+    value = torch.rand(1, SIDE**2, 4) * 2 - 1
+    gap = torch.arange(SIDE**2) % 3 == 0
+    wanted = network.gap_states(torch.tensor([257]), value, gap[None])[0][gap]
+    canvases = PatchCanvases.of_model(lm.checkpoint.lm, head, (257,), 0.0)
+    places = [int(p) for p in (~gap).nonzero()]
+    canvas = canvases.with_patches(canvases.canvas, places, value[0][~gap].double())
+    gaps = [int(p) for p in gap.nonzero()]
+    (got,) = run_coroutines([canvases.set_states(0, canvas, gaps, 0.0, range(len(canvas)))])
+    assert torch.allclose(got, wanted.double(), atol=1e-5)
+    # Each of the others is seen.
+    fewer = canvases.with_patches(canvases.canvas, places[1:], value[0][~gap].double()[1:])
+    (less,) = run_coroutines([canvases.set_states(0, fewer, gaps, 0.0, range(len(canvas)))])
+    assert (less - got).abs().max() > 1e-3
+    canvases.close_boards()
+
+
+def test_shares_of_masked_patches_follow_the_published_law():
+    rng = torch.Generator().manual_seed(0)
+    shares = torch.cat([draw_gaps(16, 200, 0.7, rng).double().mean(1) for _ in range(200)])
+    assert float(shares.min()) >= 0.7 and float(shares.max()) == 1.0
+    # The published law: normal around 1 with 0.25, of which 0.7 to 1 is kept.
+    law = 1 - 0.25 * torch.randn(400_000, generator=rng).abs()
+    law = law[law >= 0.7]
+    assert float(shares.mean()) == pytest.approx(float(law.mean()) + 0.5 / 200, abs=0.003)
+    assert float((shares < 0.85).double().mean()) == pytest.approx(
+        float((law < 0.85).double().mean()), abs=0.03
+    )
+    few = draw_gaps(16, 10, 0.0, rng)
+    assert few.any(1).all() and float(few.double().mean()) < 0.8
+    places = torch.stack([draw_gaps(4, 10, 0.7, rng).double().mean(0) for _ in range(500)])
+    assert float(places.mean(0).max() - places.mean(0).min()) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"method": "mar"}, "method mar decodes autoregressive models .* take masked-mar"),
+        ({"method": "maskgit"}, "method maskgit decodes masked-diffusion models"),
+        ({"sampling": {"temperature": 0.5}}, "temperature is given"),
+        ({"constraint": polydec.Regex("a")}, "constraint is given"),
+        ({"steer": "cfg"}, "steer is"),
+        ({"infill": "a{gap}"}, "infill is given"),
+        ({"prompt_logprobs": 1}, "prompt_logprobs is 1"),
+        ({"options": {"guidance": 17}}, "guidance is 17"),
+        ({"options": {"steps": 0}}, "steps is 0"),
+    ],
+)
+def test_what_a_masked_model_cannot_do_is_refused(masked, asked, says):
+    lm = loaded(masked)
+    if "sampling" in asked:
+        asked = {"sampling": lm.sampling_with(**asked["sampling"])}
+    with pytest.raises(ValueError, match=says):
+        polydec.generate(lm, "block", **asked)
+
+
+def test_a_masked_model_takes_a_masked_draft(masked, patches):
+    heads = [f"{spec.out}/head" for spec in (masked[0], patches[1])]
+    mixed = polydec.load(masked[0].out, draft=patches[1].out, trained=heads, threads=1)
+    with pytest.raises(ValueError, match="needs a masked patch draft model"):
+        polydec.generate(mixed, "block", method="masked-continuous-speculative")
+    other = polydec.load(patches[0].out, draft=None, threads=1)
+    with pytest.raises(ValueError, match="method masked-mar decodes masked patch models"):
+        polydec.generate(other, "block", method="masked-mar")
+    with pytest.raises(ValueError, match="it must be a masked-diffusion model"):
+        load_diffusion_model(masked[0].out)
+
+
+def test_guidance_names_no_class(patches, masked):
+    for given, method in ((patches, "mar"), (masked, "masked-mar")):
+        lm = loaded(given)
+        plain, guided = (
+            polydec.generate(lm, "block", method=method, options={"guidance": g}, seed=3)
+            for g in (0, 4)
+        )
+        assert plain.token_ids != guided.token_ids
+    lm = loaded(patches)
+    # Behind the word of no class both states are one, and guidance changes nothing.
+    same = [
+        polydec.generate(lm, "any", method="mar", options={"guidance": g}, seed=3).token_ids
+        for g in (0, 4)
+    ]
+    assert same[0] == same[1]
 
 
 def test_a_text_holds_one_patch_behind_the_other(patches):
@@ -195,6 +341,8 @@ def test_the_loss_of_several_steps_is_the_sum_of_divergences():
         ({"width": 40}, "width is 40: it must be a multiple of 32"),
         ({"drawing_steps": 0}, "drawing_steps is 0"),
         ({"classes": ("p7", "down", "block")}, "classes has 'p7'"),
+        ({"classes": ("<mask>", "down", "block")}, "classes has '<mask>'"),
+        ({"least_masked": 1.5}, "least_masked is 1.5"),
         ({"classes": ("across", "down")}, "classes has 2 words"),
     ],
 )

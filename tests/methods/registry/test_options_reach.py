@@ -89,6 +89,7 @@ TOYS = {
     "any": (SAMPLED, COPIED),
     "diffusion": (CANVAS, Toy(seed=3, sharp=4.0, size=5, ends=True, greedy=True)),
     "insertion": (SAMPLED, COPIED),
+    "patches": (replace(SAMPLED, answers=3), replace(SAMPLED, seed=2, answers=6)),
 }
 """What is decoded of each family."""
 
@@ -182,6 +183,29 @@ CASES: dict[tuple[str, str], Case] = {
     ("continuous-speculative", "retries"): case(1, toy=Toy(most=48), widen=0.2),
     ("continuous-speculative", "doubled"): case(toy=Toy(most=48, answers=4), widen=0.5),
     ("continuous-speculative", "parallel"): case(toy=Toy(most=48), widen=0.2),
+    **{
+        (name, option): case(*values, steps=3, **given)
+        for name in (
+            "masked-mar",
+            "masked-continuous-speculative",
+            "masked-continuous-speculative-exact",
+            "recap-patches",
+        )
+        for option, values, given in (
+            ("curve", ("linear", "root"), {}),
+            ("growing", (True,), {"guidance": 2.0}),
+        )
+    },
+    **{
+        ("masked-continuous-speculative", option): case(*values, steps=4, prefill=0.0, widen=widen)
+        for option, values, widen in (
+            ("retries", (1,), 0.2),
+            ("doubled", (True,), 42.0),
+            ("parallel", (True,), 0.2),
+        )
+    },
+    ("recap-patches", "partial"): case(0, 2, steps=6, before=0),
+    ("recap-patches", "prompt_fed"): case(True, steps=6, before=0),
     ("mulo-sd", "threshold"): case(0.05, 0.9, 1.5, near=4, radius=0),
     ("multi-view-multi-path", "answers"): case("a|c", toy=replace(SAMPLED, seed=2, most=32)),
     ("multi-view-multi-path", "apart"): case(True, views="a"),

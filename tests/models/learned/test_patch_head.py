@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from patch_toys import LEVELS, SIZE, TARGET, made_head
+from patch_toys import CANVAS, LEVELS, SIZE, TARGET, made_head
 from polydec.base.errors import FileError, RequestError
 from polydec.core.types import TokenVocabulary
 from polydec.lab.testing.toy import toy_law
@@ -64,3 +64,30 @@ def test_a_head_knows_its_model():
     with pytest.raises(RequestError, match="vocabular"):
         replace(made_head(), vocab=TokenVocabulary(7, frozenset())).check_fit(TARGET, None)
     made_head().check_fit(toy_law(1, SIZE), None)
+
+
+def test_a_head_knows_the_masked_model_that_it_is_of():
+    own = CANVAS.embed_canvas((SIZE - 1,))[0].float()
+    replace(made_head(), mark_H=own).check_fit(CANVAS, None)
+    made_head().check_fit(CANVAS, None)
+    with pytest.raises(FileError, match="trained with another model"):
+        replace(made_head(), mark_H=own * 1.5).check_fit(CANVAS, None)
+    with pytest.raises(FileError, match="states of width 9"):
+        wide = replace(made_head().shape, width=9)
+        replace(made_head(), shape=wide).check_fit(CANVAS, None)
+
+
+def test_guided_queries_hold_both_states_and_a_strength():
+    head = made_head().guided_head
+    assert head.guided and head.guided_head.guided and head.cost == 2 * made_head().cost
+    plain = draw_of(3, 1)
+    other = draw_of(3, 2).state_NH
+    rows = torch.cat([plain.state_NH, other, torch.zeros(3, 1).double()], 1)
+    (guided,) = head.path_drawer.forward([plain._replace(state_NH=rows)])
+    (alone,) = made_head().path_drawer.forward([plain])
+    assert torch.allclose(guided.points_NSD, alone.points_NSD)
+    rows[:, -1] = 2.0
+    (strong,) = head.path_drawer.forward([plain._replace(state_NH=rows)])
+    assert (strong.value_ND - alone.value_ND).abs().min() > 1e-6
+    (scored,) = head.path_scorer.forward([PathScore(rows, strong.points_NSD)])
+    assert torch.allclose(scored.log_density(), strong.log_density())

@@ -11,6 +11,7 @@ from polydec.models.nets.denoising import (
     DenoisingHead,
     DenoisingPaths,
     DenoisingShape,
+    GuidedSteps,
     cosine_schedule,
     draw_paths,
     normal_log_density,
@@ -102,3 +103,35 @@ def test_densities_are_those_of_normal_laws():
     wanted = torch.distributions.Normal(mean, log_std.exp()).log_prob(points[:, 1:])
     assert torch.allclose(normal_log_density(points[:, 1:], mean, log_std), wanted)
     assert torch.allclose(DenoisingPaths(points, mean, log_std).log_density(), wanted.sum((1, 2)))
+
+
+def test_a_guided_step_moves_its_mean_away_from_no_class_and_keeps_its_deviation():
+    network = made_network()
+    torch.manual_seed(2)
+    told, untold, noisy = torch.randn(3, 4, 5).double().split([1, 1, 1])
+    told, untold, noisy = told[0], untold[0], noisy[0, :, :3]
+    step = torch.tensor([1, 2, 3, 4])
+    strength = torch.tensor([[0.0], [0.5], [2.0], [7.0]]).double()
+    mean, log_std = GuidedSteps(network, network.shape)(
+        torch.cat([told, untold, strength], 1), noisy, step
+    )
+    own, own_std = network(told, noisy, step)
+    other, _ = network(untold, noisy, step)
+    assert torch.allclose(mean, (1 + strength) * own - strength * other)
+    assert torch.equal(log_std, own_std) and GuidedSteps(network, network.shape).head is network
+    # Guiding the noise that is guessed, as published, gives the same mean: it is linear in it.
+    s = network.schedule
+    for at, left in enumerate(step.tolist()):
+        kept = float(s.kept_T[left - 1])
+        clean, more = s.mean_T2[left - 1].tolist()
+
+        def patch_of(mean_D, at=at, clean=clean, more=more):
+            return (mean_D - more * noisy[at]) / clean
+
+        def noise_of(patch_D, at=at, kept=kept):
+            return (noisy[at] - kept**0.5 * patch_D) / (1 - kept) ** 0.5
+
+        w = float(strength[at])
+        guided = (1 + w) * noise_of(patch_of(own[at])) - w * noise_of(patch_of(other[at]))
+        patch = (noisy[at] - (1 - kept) ** 0.5 * guided) / kept**0.5
+        assert torch.allclose(clean * patch + more * noisy[at], mean[at])

@@ -168,11 +168,11 @@ def enumerate_output_laws(
     Returns:
         What was found; the enumeration ends at the first law that is off.
     """
-    toys = FAMILIES[family]
     card = registry.get_recipe_module(method).CARD
     reasons = card.unexercised
     if PATCHES in card.needs:
         return LawEnumeration(unknown="it draws vectors, which have densities and no probabilities")
+    toys = FAMILIES[family]
     found = LawEnumeration(missing=toys.wanted)
     numbers = set[int]()
     try:

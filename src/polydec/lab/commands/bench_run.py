@@ -23,7 +23,12 @@ from polydec.lab.bench.checks import check_of
 from polydec.methods.registry.family import family_of
 from polydec.request import machine, profile
 
-BASES = {"ar": "plain", "diffusion": "llada", "insertion": "insertion-language-models"}
+BASES = {
+    "ar": "plain",
+    "diffusion": "llada",
+    "insertion": "insertion-language-models",
+    "patches": "masked-mar",
+}
 """By a model's family, what the other methods are held against: a token a pass."""
 
 

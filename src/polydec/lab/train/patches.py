@@ -12,13 +12,19 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
 from polydec.core.types import TokenVocabulary
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
-from polydec.lab.train.network import LlamaShape, TrainableLlama, save_directory
+from polydec.lab.train.network import (
+    LlamaShape,
+    TrainableLlama,
+    make_bidirectional,
+    save_directory,
+)
 from polydec.lab.train.picture_data import LabelledPictures, read_pictures
-from polydec.lab.train.pictures import DROPPED, JUDGED, learned_pictures, tile_words
+from polydec.lab.train.pictures import DROPPED, JUDGED, MASK, learned_pictures, tile_words
 from polydec.lab.train.prefix_network import forward_with_past
 from polydec.lab.train.random_streams import generator_for
 from polydec.lab.train.schedule import TrainingSchedule
@@ -33,6 +39,9 @@ from polydec.models.text.tile_search import cut_patches
 LEVELS = 256
 """Grey levels that a text names."""
 
+FAR_BELOW = 1.2
+"""Of how many deviations below 1 the least share of masked patches is."""
+
 STEPS_OF_PATCH = 4
 """Steps of each patch that a step of training looks at."""
 
@@ -44,11 +53,17 @@ class PatchModel(nn.Module):
         shape: Sizes of the model.
         head: Sizes of the head.
         seed: Of the weights.
+        masked: Whether it fills canvases. Default: it draws patches one behind the other.
     """
 
-    def __init__(self, shape: LlamaShape, head: DenoisingShape, seed: int) -> None:
+    def __init__(
+        self, shape: LlamaShape, head: DenoisingShape, seed: int, masked: bool = False
+    ) -> None:
         super().__init__()
         self.model = TrainableLlama(shape, seed=seed)
+        if masked:
+            # Patches see one another: sets are drawn in any order.
+            make_bidirectional(self.model)
         # The global generator is left as it was.
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
@@ -70,6 +85,29 @@ class PatchModel(nn.Module):
             [trunk.embed_tokens(class_B[:, None]), self.head.embed(value_BLD[:, :-1])], 1
         )
         return trunk.norm(forward_with_past(trunk, read_BLH)[0])
+
+    def gap_states(self, class_B: Tensor, value_BLD: Tensor, gap_BL: Tensor) -> Tensor:
+        """What a masked model says of each patch of a canvas.
+
+        Args:
+            class_B: Token ids of the classes; the last id, a gap, where it is left out. Shape ``[B]``.
+            value_BLD: Patches in order, shape ``[B, L, D]``.
+            gap_BL: Which of them are gaps.
+
+        Returns:
+            States whose root mean square is 1, shape ``[B, L, H]``.
+        """
+        trunk = self.model.model
+        # The class stands before the canvas, and a gap in its place where it is left out.
+        class_B1H = trunk.embed_tokens(class_B[:, None])
+        gap_H = trunk.embed_tokens.weight[-1]
+        known_BLH = torch.where(gap_BL[..., None], gap_H, self.head.embed(value_BLD))
+        x_BTH = torch.cat([class_B1H, known_BLH], 1)
+        T = x_BTH.shape[1]
+        for layer in trunk.layers:
+            x_BTH = layer(x_BTH, trunk.cos[:T], trunk.sin[:T])
+        # Without weights, so that whoever reads the model's states needs none of its own norm.
+        return F.rms_norm(x_BTH[:, 1:], x_BTH.shape[-1:], eps=1e-5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +147,8 @@ def _course(spec: PatchesSpec) -> TrainingRun:
     given = read_pictures(spec.images, spec.side * spec.patch, spec.classes)
     rows = make_patch_rows(given, spec.patch)
     classes = rows.classes
-    if clash := next((w for w in classes if w in {*tile_words(LEVELS), DROPPED}), None):
+    taken = {*tile_words(LEVELS), DROPPED, MASK}
+    if clash := next((word for word in classes if word in taken), None):
         raise RequestError(
             f"classes has {clash!r}: tokens of pictures have that name, so take another"
         )
@@ -127,7 +166,7 @@ def _course(spec: PatchesSpec) -> TrainingRun:
         spec.side**2 * values + 1,
     )
     head = DenoisingShape(values, spec.width, spec.head_units, spec.head_layers, spec.drawing_steps)
-    network = PatchModel(shape, head, spec.seed)
+    network = PatchModel(shape, head, spec.seed, spec.masked)
 
     def batch_loss(chosen_B: Tensor, drop: float, count: int, rng: torch.Generator) -> Tensor:
         """Nats a pixel of some pictures.
@@ -145,6 +184,11 @@ def _course(spec: PatchesSpec) -> TrainingRun:
         left_B = torch.rand(len(chosen_B), generator=rng) < drop
         class_B = (rows.label_N[chosen_B] + LEVELS).masked_fill(left_B, LEVELS + len(classes))
         value_BLD = rows.value_NLD[chosen_B]
+        # Of a canvas the gaps alone are learned: what stands there is known.
+        if spec.masked:
+            gap_BL = draw_gaps(len(chosen_B), value_BLD.shape[1], spec.least_masked, rng)
+            state_GH = network.gap_states(class_B, value_BLD, gap_BL)[gap_BL]
+            return denoising_loss(network.head, state_GH, value_BLD[gap_BL], count, rng)
         state_BLH = network.next_states(class_B, value_BLD)
         return denoising_loss(
             network.head, state_BLH.flatten(0, 1), value_BLD.flatten(0, 1), count, rng
@@ -203,6 +247,33 @@ def make_patch_rows(given: LabelledPictures, patch: int) -> PatchRows:
     # Of a pixel with three values their mean.
     value_NLD = value_NLX.unflatten(-1, (-1, given.pixels.shape[-1])).mean(-1)
     return PatchRows(value_NLD, torch.from_numpy(given.labels), learned_N, given.classes)
+
+
+def draw_gaps(rows: int, count: int, least: float, rng: torch.Generator) -> Tensor:
+    """Which patches of some pictures are masked.
+
+    Shares follow a normal law around 1, of which what lies between `least` and 1 is kept and which is so
+    wide that `least` lies 1.2 deviations below 1: with 0.7 it is the published one.
+
+    Args:
+        rows: Pictures.
+        count: Patches of each.
+        least: The least share, 0 to 1.
+        rng: Source of the draws; it is advanced.
+
+    Returns:
+        True at gaps, shape ``[rows, count]``, at least one in each row.
+
+    Source: Li et al., "Autoregressive image generation without vector quantization" (MAR, 2024).
+    """
+    # Spread evenly over the batch, so that the mean over it has little noise.
+    spread_B = (torch.rand((), generator=rng) + torch.arange(rows)) / rows % 1
+    reach = torch.special.ndtr(torch.tensor(FAR_BELOW)) - 0.5
+    below_B = torch.special.ndtri(0.5 + spread_B * reach) / FAR_BELOW
+    share_B1 = (1 - (1 - least) * below_B)[:, None]
+    gaps_B1 = (share_B1 * count).ceil().clamp(1, count)
+    # The places of the smallest random numbers: exactly so many in each row.
+    return torch.rand(rows, count, generator=rng).argsort(-1).argsort(-1) < gaps_B1
 
 
 def denoising_loss(
@@ -270,10 +341,11 @@ def save_patch_model(
         out: Directory to write.
         network: Gives the weights.
         classes: What classes are called.
-        spec: Options; side and patch are read.
+        spec: Options; side, patch and masked are read.
         result: What was measured; the held-out figure goes into the head's files.
     """
-    words = [*tile_words(LEVELS), *classes, DROPPED]
+    # A class that is left out has a word of its own, or is a gap.
+    words = [*tile_words(LEVELS), *classes, MASK if spec.masked else DROPPED]
     tokenizer = Tokenizer(WordLevel({word: at for at, word in enumerate(words)}))
     tokenizer.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
     config = network.model.s.config_content(tied=True)
@@ -282,9 +354,11 @@ def save_patch_model(
         "height": pixels,
         "width": pixels,
         "classes": list(classes),
-        "dropped": DROPPED,
+        "dropped": None if spec.masked else DROPPED,
         "patch": spec.patch,
     }
+    if spec.masked:
+        config |= {"polydec_causal": False, "polydec_mask": len(words) - 1}
     files: Mapping[str, Any] = {
         "tokenizer.json": tokenizer.to_str(),
         "tokenizer_config.json": {

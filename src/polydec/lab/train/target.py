@@ -11,6 +11,7 @@ from polydec.methods.registry.family import (
     AUTOREGRESSIVE,
     INSERTION,
     MASKED_DIFFUSION,
+    PATCH_FILLING,
     DecodingFamily,
     family_of,
 )
@@ -91,6 +92,8 @@ def family_of_config(config: Mapping[str, Any]) -> DecodingFamily:
     """Of a model by its config.json."""
     if inserter.is_inserter(config):
         return INSERTION
+    if denoiser.fills_patches(config):
+        return PATCH_FILLING
     # What neither inserts nor fills masks continues texts.
     if denoiser.is_masked(config):
         return MASKED_DIFFUSION

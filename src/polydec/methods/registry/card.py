@@ -11,6 +11,7 @@ from polydec.methods.registry.kit import (
     ANY_DRAFT,
     DRAFT,
     MASKED_DRAFT,
+    PATCH_DRAFT,
     SMALLER_DRAFT,
     KitNeed,
 )
@@ -49,7 +50,7 @@ class Card:
     none; kind: "draft-and-verify", "unmasking", "insertion", "sampler", "search" (the n best
     texts), "rollouts" (of several drawn texts one), "routing" (two models share out the steps),
     "reading" (a word in an image, by a network of its own), "drawing" (a picture of vectors),
-    "constraint", "refresh", "steering" or "press"; family: "ar", "diffusion", "insertion" or "any";
+    "constraint", "refresh", "steering" or "press"; family: "ar", "diffusion", "insertion", "patches" or "any";
     guarantee: what it promises, None where that cannot be said; needs: what a kit must hold,
     checked before anything runs; source: authors, paper, year; reduces_to: which simpler method it
     equals, and when; parent: the method that it must beat, at home: the workload where; published:
@@ -80,5 +81,5 @@ class Card:
     @property
     def needs_draft(self) -> bool:
         """Whether it decodes with a draft model."""
-        kinds = (DRAFT, ANY_DRAFT, SMALLER_DRAFT, MASKED_DRAFT)
+        kinds = (DRAFT, ANY_DRAFT, SMALLER_DRAFT, MASKED_DRAFT, PATCH_DRAFT)
         return any(need in self.needs for need in kinds)

@@ -42,7 +42,16 @@ INSERTION = DecodingFamily(
     "insertion", "an insertion", "insertion-language-models", "insertion-language-models"
 )
 
-FAMILIES = {family.name: family for family in (AUTOREGRESSIVE, MASKED_DIFFUSION, INSERTION)}
+PATCH_FILLING = DecodingFamily(
+    "patches",
+    "a masked patch",
+    "masked-mar",
+    "masked-mar or another of the family 'patches'",
+)
+
+FAMILIES = {
+    family.name: family for family in (AUTOREGRESSIVE, MASKED_DIFFUSION, INSERTION, PATCH_FILLING)
+}
 """Every family by its name."""
 
 

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 from polydec.base.errors import MissingError, PolydecError, RequestError
 from polydec.core.protocols import Shaper, Target
 from polydec.methods.economics.costs import PassCosts
-from polydec.methods.registry.family import MASKED_DIFFUSION, DecodingFamily, family_of
+from polydec.methods.registry.family import (
+    MASKED_DIFFUSION,
+    PATCH_FILLING,
+    DecodingFamily,
+    family_of,
+)
 
 # Every card is read with this module, and a list of methods loads nothing that computes.
 if TYPE_CHECKING:
@@ -170,8 +175,8 @@ class Kit:
 
     @property
     def denoiser(self) -> Denoiser:
-        """The model, where it is a masked-diffusion one (a recipe of that family is built for no
-        other)."""
+        """The model, where it fills canvases, with tokens or with patches (a recipe of those families is
+        built for no other)."""
         return cast(Any, self.target)
 
     @property
@@ -182,7 +187,7 @@ class Kit:
 
     @property
     def masked_draft(self) -> Denoiser:
-        """The draft model, where it is a masked-diffusion one (a recipe that needs MASKED_DRAFT is
+        """The draft model, where it fills canvases (a recipe that needs MASKED_DRAFT or PATCH_DRAFT is
         built for no other)."""
         return cast(Any, self.draft)
 
@@ -356,11 +361,17 @@ class DraftNeed:
 
 @dataclass(frozen=True)
 class MaskedDraftNeed:
-    """A draft model that fills canvases, of the target's vocabulary."""
+    """A draft model that fills canvases, of the target's vocabulary.
+
+    Attributes:
+        family: What it fills them with.
+    """
+
+    family: DecodingFamily
 
     @property
     def name(self) -> str:
-        return "masked-diffusion draft"
+        return f"{self.family.called.partition(' ')[2]} draft"
 
     def check_kit(self, kit: Kit, method: str) -> None:
         """Check that there is a draft model that fills canvases.
@@ -372,9 +383,9 @@ class MaskedDraftNeed:
         Raises:
             MissingError: The kit does not have it.
         """
-        if kit.draft is None or family_of(kit.draft) is not MASKED_DIFFUSION:
+        if kit.draft is None or family_of(kit.draft) is not self.family:
             raise MissingError(
-                f"method {method} needs a masked-diffusion draft model: name one of the target's tokenizer "
+                f"method {method} needs {self.family.called} draft model: name one of the target's tokenizer "
                 "(--draft)"
             )
         kit.target.vocab.require_same(kit.draft.vocab, "the draft")
@@ -636,7 +647,9 @@ class ArtefactNeed:
         kit.needed_artefact(kind, self.which)
 
 
-DRAFT, ANY_DRAFT, MASKED_DRAFT = DraftNeed(), DraftNeed(same_tokenizer=False), MaskedDraftNeed()
+DRAFT, ANY_DRAFT = DraftNeed(), DraftNeed(same_tokenizer=False)
+MASKED_DRAFT = MaskedDraftNeed(MASKED_DIFFUSION)
+PATCH_DRAFT = MaskedDraftNeed(PATCH_FILLING)
 SMALLER_DRAFT = DraftNeed(same_length=False)
 LAYERS, DRAFT_LAYERS = LayersNeed(), LayersNeed(of_draft=True)
 STATES = StatesNeed()

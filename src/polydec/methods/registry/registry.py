@@ -65,7 +65,8 @@ def recipe_modules() -> dict[str, ModuleType]:
 
 
 def of_family(family: str) -> list[str]:
-    """Return the names of the recipes for a family: "ar", "diffusion" or "insertion"."""
+    """Return the names of the recipes for a family: "ar", "diffusion", "insertion" or
+    "patches"."""
     return [
         name for name, module in recipe_modules().items() if module.CARD.family in ("any", family)
     ]

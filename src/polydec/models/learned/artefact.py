@@ -201,6 +201,12 @@ def _divides_by_root_mean_square(session: Session, width: int) -> bool:
     return bool(away <= 0.02 * got_H.norm())
 
 
+def is_patch_canvas(target: Target) -> bool:
+    """Whether a model fills a canvas with patches of a picture, in any order."""
+    # Laws of other packages may not say their family; those continue texts.
+    return getattr(target, "family", "ar") == "patches"
+
+
 def require_laws(
     target: Target, width: int, who: str, *, head: bool = True, normed: bool = False
 ) -> None:

@@ -171,6 +171,51 @@ class DenoisingHead(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
+class GuidedSteps:
+    """Steps whose mean is moved away from what a picture of no class would be (classifier-free guidance).
+
+    What it is told of a patch is the state behind the class, the one without it, and the strength w of
+    the guidance: rows of 2 H + 1 numbers. A step's mean is (1 + w) times the first one's less w times
+    the second one's, and its deviation is that of the first.
+
+    Attributes:
+        head: The head, which is asked twice.
+        shape: Its sizes.
+
+    Exact: law, of the guided steps: they are Gaussian, so a patch has a density.
+    Reduces to: `head` at strength 0, or where both states are one.
+    Source: Li et al., "Autoregressive image generation without vector quantization" (MAR, 2024): noise is
+    guided and variances are not. A step's mean is linear in the noise that is guessed, so means are
+    guided alike.
+    """
+
+    head: DenoisingHead
+    shape: DenoisingShape
+
+    def __call__(self, told_NG: Tensor, noisy_ND: Tensor, step_N: Tensor) -> tuple[Tensor, Tensor]:
+        """The law of one step.
+
+        Args:
+            told_NG: Both states and the strength, shape ``[N, 2 H + 1]``.
+            noisy_ND: The patch with noise, shape ``[N, D]``.
+            step_N: How many steps are left, this one counted, 1 to T.
+
+        Returns:
+            Means of what stands there a step later, and log-deviations, both of shape ``[N, D]``.
+        """
+        H = self.shape.width
+        # Each row has a strength of its own, as it may grow from set to set.
+        told_NH, untold_NH, strength_N1 = told_NG.split([H, H, 1], -1)
+        mean_ND, log_std_ND = self.head(told_NH, noisy_ND, step_N)
+        untold_ND, _ = self.head(untold_NH, noisy_ND, step_N)
+        return mean_ND + strength_N1 * (mean_ND - untold_ND), log_std_ND
+
+
+StepLaw = DenoisingHead | GuidedSteps
+"""Says the law of each step from noise to a patch."""
+
+
+@dataclass(frozen=True, eq=False)
 class DenoisingPaths:
     """Trajectories from noise to patches, and the laws of their steps under one head. Float64.
 
@@ -215,13 +260,13 @@ def normal_log_density(x: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
 
 @torch.no_grad()
 def draw_paths(
-    head: DenoisingHead, state_NH: Tensor, start_ND: Tensor, noise_NTD: Tensor
+    head: StepLaw, state_NH: Tensor, start_ND: Tensor, noise_NTD: Tensor
 ) -> DenoisingPaths:
     """Go from noise to patches, in as many calls of the head as there are steps.
 
     Args:
         head: The head, in float64.
-        state_NH: What the model says of the patches, shape ``[N, H]``.
+        state_NH: What it is told of the patches, a row for each.
         start_ND: Where the trajectories begin, shape ``[N, D]``.
         noise_NTD: What is added to the mean of each step, in deviations; nothing: 0.
 
@@ -242,12 +287,12 @@ def draw_paths(
 
 
 @torch.no_grad()
-def score_paths(head: DenoisingHead, state_NH: Tensor, points_NSD: Tensor) -> DenoisingPaths:
+def score_paths(head: StepLaw, state_NH: Tensor, points_NSD: Tensor) -> DenoisingPaths:
     """Laws of the steps of trajectories that somebody else went, in one call of the head.
 
     Args:
         head: The head, in float64.
-        state_NH: What the model says of the patches, shape ``[N, H]``.
+        state_NH: What it is told of the patches, a row for each.
         points_NSD: The trajectories, shape ``[N, T + 1, D]``.
 
     Returns:

@@ -25,7 +25,7 @@ from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.nets.word_backbone import WordBackboneNetwork
 from polydec.models.nets.words import PooledWordCodec, pooled_word_network
 from polydec.models.sessions import denoiser, inserter
-from polydec.models.sessions.denoiser import MaskedDenoiser
+from polydec.models.sessions.denoiser import MaskedDenoiser, PatchCanvasModel
 from polydec.models.sessions.enat import EnatDenoiser
 from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
 from polydec.models.sessions.inserter import BidirectionalInserter
@@ -274,7 +274,8 @@ def _model(
     if isinstance(network, EnatNetwork):
         return EnatDenoiser(network, vocab)
     if denoiser.is_masked(config):
-        return MaskedDenoiser(
+        kind = PatchCanvasModel if denoiser.fills_patches(config) else MaskedDenoiser
+        return kind(
             network,
             vocab,
             config["polydec_mask"],

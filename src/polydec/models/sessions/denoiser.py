@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from polydec.base.errors import RequestError
@@ -16,11 +17,13 @@ from polydec.core.effects import ForwardQuery
 from polydec.core.law import NEG_INF
 from polydec.core.types import RowDetail, ScoreRequest, TokenVocabulary
 from polydec.models.formats import edge, fields
+from polydec.models.formats.picture_config import FIELD
 from polydec.models.formats.tensor_files import RenamedWeights
 from polydec.models.nets.kv_cache import total_cache_bytes
 from polydec.models.nets.query import NetworkAnswer, NetworkQuery, NeuralNetwork
 from polydec.models.nets.scores import require_finite_logits
 from polydec.models.sessions.live_references import LiveReferences
+from polydec.models.sessions.soft import state_of
 
 _ROWS = ScoreRequest()
 _STATES = ScoreRequest(law=RowDetail.NOTHING, hidden=True)
@@ -150,6 +153,13 @@ class MaskedDenoiser:
         self._boards.add_object(board)
 
 
+class PatchCanvasModel(MaskedDenoiser):
+    """The same over patches of a picture, which are vectors: it has states of gaps, which a diffusion head
+    reads, and no laws of tokens."""
+
+    family: ClassVar[str] = "patches"
+
+
 class MaskedBoard:
     """A canvas under a masked-diffusion model.
 
@@ -210,7 +220,7 @@ class MaskedBoard:
         own).
 
         Args:
-            canvas: A token id for each position; None: a gap.
+            canvas: A token id for each position, or one that stands for a vector; None: a gap.
             feed: The positions that are computed anew, ascending.
 
         Returns:
@@ -226,14 +236,21 @@ class MaskedBoard:
         else:
             fed = feed
         self.cache.claim_slots(fed[0])
-        tokens = tuple(model.mask if (x := canvas[p]) is None else x for p in fed)
+        known = [model.mask if (x := canvas[p]) is None else x for p in fed]
+        # Some ids stand for vectors, which are fed in their place: patches of a picture.
+        states = [state_of(x) for x in known]
+        vectors = [state_H for state_H in states if state_H is not None]
+        tokens = tuple(x if s is None else -1 for x, s in zip(known, states, strict=True))
         index = {p: i for i, p in enumerate(fed)}
         # One run of slots needs no list of them.
         if fed[-1] - fed[0] == len(fed) - 1:
             at = None
         else:
             at = tuple(fed)
-        query = NetworkQuery(self.cache, fed[0], tokens, range(len(fed)), _STATES, at=at)
+        embed = torch.stack(vectors) if vectors else None
+        query = NetworkQuery(
+            self.cache, fed[0], tokens, range(len(fed)), _STATES, embed=embed, at=at
+        )
         answer: NetworkAnswer = await ForwardQuery(model.network, query, len(tokens))
         assert answer.hidden_RH is not None
         back = int(model.shifted)
@@ -277,6 +294,12 @@ class MaskedBoard:
 def is_masked(config: Mapping[str, Any]) -> bool:
     """Whether a config.json is that of a masked-diffusion model."""
     return config.get("model_type") in _LAYOUTS or config.get("polydec_mask") is not None
+
+
+def fills_patches(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a masked model of patches."""
+    picture = config.get(FIELD)
+    return is_masked(config) and isinstance(picture, dict) and picture.get("patch") is not None
 
 
 def writable_vocab_size(config: Mapping[str, Any], rows: int) -> int:

@@ -1,56 +1,77 @@
 """Pictures of patches: drawn one by one, drafted and tested; laws, passes, and what is fed."""
 
-import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from patch_toys import DRAFT, LEVELS, PROMPT, SIZE, TARGET, drafting, made_head, pictures
+from patch_toys import (
+    DRAFT,
+    LEVELS,
+    PROMPT,
+    SIZE,
+    TARGET,
+    drafting,
+    far_apart,
+    made_head,
+    pictures,
+)
 from polydec.base.errors import RequestError
 from polydec.core.rng import Rng
 from polydec.core.scheduler import run_coroutines
 from polydec.core.types import Draft, Exactness, RowDetail, ScoreRequest
 from polydec.methods.speculative.loop.patch_drawing import PatchDecoder, PatchDrafter
 from polydec.methods.speculative.loop.patch_tests import AlignedPatchTest, ExactPatchTest
-from polydec.models.nets.denoising import draw_paths
+from polydec.models.nets.denoising import GuidedSteps, draw_paths
 from polydec.models.sessions.soft import make_soft_tokens
 
 OWN = made_head(1)
 NEAR = made_head(2, OWN, moved=0.15)
 PLAIN = PatchDecoder(TARGET, OWN)
 STILL = PatchDecoder(TARGET, OWN, noise=False)
+GUIDED = PatchDecoder(TARGET, OWN, guidance=1.5)
 PATCHES = 6
 
 
-async def reference(seed, still):
+async def state_behind(prompt, soft):
+    """What the target says behind a prompt and some patches, by a session of its own."""
+    session = TARGET.open_session(prompt)
+    await session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
+    text = (prompt[-1], *soft)
+    session.commit_tokens(text[:-1])
+    want = ScoreRequest(law=RowDetail.NOTHING, hidden=True)
+    scores = await session.score_draft(Draft.chain_draft(text[-1]), want)
+    session.close()
+    return scores.hidden_NH.double()
+
+
+async def reference(seed, still, guidance=0.0):
     """A picture that is drawn with a new session for every patch."""
     rng = Rng.of_choice(seed, 0)
     soft, levels = [], []
     for at in range(PATCHES):
-        session = TARGET.open_session(PROMPT)
-        await session.prefill_prompt(ScoreRequest(law=RowDetail.NOTHING))
-        text = (PROMPT[-1], *soft)
-        session.commit_tokens(text[:-1])
-        root = text[-1]
-        want = ScoreRequest(law=RowDetail.NOTHING, hidden=True)
-        scores = await session.score_draft(Draft.chain_draft(root), want)
+        state = await state_behind(PROMPT, soft)
         noise = rng.child_stream("patch", at).normal_row(8).view(1, 4, 2)
         if still:
             noise[0, -1] = 0
-        state = scores.hidden_NH.double()
-        value = draw_paths(OWN.network, state, noise[:, 0], noise[:, 1:]).value_ND
+        law = OWN.network
+        if guidance:
+            law = GuidedSteps(OWN.network, OWN.shape)
+            # The last id of all stands where no class is named.
+            untold = await state_behind((SIZE - 1,) * len(PROMPT), soft)
+            state = torch.cat([state, untold, torch.tensor([[guidance]]).double()], 1)
+        value = draw_paths(law, state, noise[:, 0], noise[:, 1:]).value_ND
         soft += make_soft_tokens(OWN.network.embed(value).float(), SIZE, 4, "a test")
         levels += OWN.grey_levels(value[0])
-        session.close()
     return tuple(levels)
 
 
-@pytest.mark.parametrize("decoder", [PLAIN, STILL])
+@pytest.mark.parametrize("decoder", [PLAIN, STILL, GUIDED])
 def test_each_patch_follows_from_those_before(decoder):
     for seed in range(4):
         with torch.no_grad():
-            want = run_coroutines([reference(seed, decoder is STILL)])[0]
+            want = run_coroutines([reference(seed, decoder is STILL, decoder.guidance)])[0]
         made = pictures(decoder, seed)[0]
         assert made.token_ids == want and made.stats.passes == PATCHES
     assert decoder.exactness is Exactness.LAW
@@ -65,6 +86,10 @@ def test_a_draft_that_is_the_target_gives_its_pictures(test, base):
         made, want = pictures(decoder, seed)[0], pictures(base, seed)[0]
         assert made.token_ids == want.token_ids
         assert made.stats.accepted == made.stats.drafted == 4 and made.stats.passes == 2
+    guided, alone = (replace(x, guidance=1.5) for x in (decoder, base))
+    made = pictures(guided, 1)[0]
+    assert made.token_ids == pictures(alone, 1)[0].token_ids != want.token_ids
+    assert made.stats.accepted == made.stats.drafted == 4
     assert decoder.exactness is test.exactness
 
 
@@ -91,20 +116,6 @@ def test_drafts_are_as_deep_as_is_asked_and_as_there_is_room():
     # Five numbers are two patches and one pixel of a third.
     short = pictures(decoder, 0, most=5)[0]
     assert short.token_ids == pictures(PLAIN, 0)[0].token_ids[:5] and short.stats.passes == 1
-
-
-def far_apart(one_NX, other_NX):
-    """The largest distance of distribution functions, over numbers and some sums of them, times the root of half
-    their count: 1.95 or more of two samples of one law has a probability below 0.001 for each."""
-    mixed = np.random.default_rng(0).normal(size=(one_NX.shape[1], 6))
-    worst = 0.0
-    for map_XM in (np.eye(one_NX.shape[1]), mixed):
-        for one, other in zip((one_NX @ map_XM).T, (other_NX @ map_XM).T, strict=True):
-            at = np.sort(np.concatenate([one, other]))
-            parts = (np.searchsorted(np.sort(x), at, side="right") / len(x) for x in (one, other))
-            a, b = parts
-            worst = max(worst, np.abs(a - b).max())
-    return worst * math.sqrt(len(one_NX) / 2)
 
 
 @pytest.mark.slow
@@ -140,4 +151,6 @@ def test_heads_of_other_sizes_are_refused():
     for fields, says in (({"depth": 0}, "depth is 0"), ({"alone": -1}, "alone is -1")):
         with pytest.raises(RequestError, match=says):
             PatchDrafter(DRAFT, NEAR, **fields)
+    with pytest.raises(RequestError, match=r"guidance is -0\.5"):
+        PatchDecoder(TARGET, OWN, guidance=-0.5)
     assert OWN.levels == LEVELS

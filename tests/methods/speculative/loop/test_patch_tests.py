@@ -41,22 +41,28 @@ class RecordedRng:
         return self.stands(len(self.chances) - 1)
 
 
-def drafted_of(head, state_1H, points_NSD):
+def drafted_of(head, state_1H, points_NSD, sizes=None):
     """Trajectories as the draft would have gone them."""
     state_NH = state_1H.expand(len(points_NSD), -1)
-    paths = score_paths(head.network, state_NH, points_NSD)
+    paths = score_paths(head.step_law, state_NH, points_NSD)
     noise_NTD = (points_NSD[:, 1:] - paths.mean_NTD) / paths.log_std_NTD.exp()
-    return DraftedPatches(head, state_NH, noise_NTD, paths)
+    return in_sets(head, state_NH, noise_NTD, paths, sizes)
 
 
-def behind(head):
+def in_sets(head, state_NH, noise_NTD, paths, sizes=None):
+    """A draft of such sets; without sizes each patch is one."""
+    N = len(state_NH)
+    return DraftedPatches(head, state_NH, noise_NTD, paths, tuple(range(N)), sizes or (1,) * N)
+
+
+def behind(head, state_1H=STATE):
     T, D = head.shape.steps, head.shape.values
-    return PathDraw(STATE, torch.zeros(1, D).double(), torch.zeros(1, T, D).double())
+    return PathDraw(state_1H, torch.zeros(1, D).double(), torch.zeros(1, T, D).double())
 
 
-def settled(test, head, drafted, rng, place=0):
-    states = STATE.expand(len(drafted) + 1, -1)
-    made = test.settle_patches(head, drafted, states, behind(head), rng, place)
+def settled(test, head, drafted, rng, state_1H=STATE):
+    states = state_1H.expand(len(drafted) + 1, -1)
+    made = test.settle_patches(head, drafted, states, behind(head, state_1H), rng)
     return run_coroutines([made])[0]
 
 
@@ -83,51 +89,70 @@ class TriedRng:
         return np.array([self.uniform])
 
 
-def stands_at_first(own, other, row, uniform):
+def stands_at_first(own, other, row, uniform, told=(STATE, OTHER)):
     """Whether a proposal stands where this number between 0 and 1 is drawn."""
     rng = TriedRng(row, uniform)
-    made = EXACT.redraw_patch(own, other, STATE, OTHER, rng)
+    made = EXACT.redraw_patch(own, other, *told, rng)
     try:
         return run_coroutines([made])[0]
     except (StopIteration, RuntimeError):
         return None
 
 
-@pytest.mark.parametrize(("seed", "moved"), [(1, 0.5), (3, 1.0), (4, 0.2)])
-def test_the_exact_mode_leaves_a_normal_law_as_it_is(seed, moved):
-    """A head of one step in one dimension: what comes out has the density of the target, to 1e-9.
+def told_with_guidance(state_1H, strength):
+    """What a guided head is told: a state, one without a class, and the strength."""
+    untold_1H = state_1H.flip(-1) * 0.7
+    return torch.cat([state_1H, untold_1H, torch.tensor([[strength]]).double()], 1)
+
+
+def guided_law(head, told, start):
+    """Mean and deviation of the only step of a head, by the formula of guidance."""
+    state, untold, strength = told[:, :4], told[:, 4:8], float(told[0, 8])
+    begun = torch.tensor([[start]], dtype=torch.float64)
+    with torch.no_grad():
+        mean, log_std = head.network(state, begun, torch.tensor([1]))
+        other, _ = head.network(untold, begun, torch.tensor([1]))
+    return float((1 + strength) * mean - strength * other), float(log_std.exp())
+
+
+@pytest.mark.parametrize(
+    ("seed", "moved", "strength"),
+    [(1, 0.5, None), (3, 1.0, None), (4, 0.2, None), (1, 0.5, 0.5), (3, 1.0, 2.0)],
+)
+def test_the_exact_mode_leaves_a_normal_law_as_it_is(seed, moved, strength):
+    """A head of one step in one dimension: what comes out has the density of the target, to 1e-9; under guidance that of
+    the guided target.
 
     The chances are the code's own: of acceptance those that it draws with, of a proposal those at which
     its decision changes.
     """
     own = made_head(seed, values=1, steps=1)
     other = made_head(seed + 50, own, values=1, steps=1, moved=moved)
+    told = STATE, OTHER
+    if strength is not None:
+        own, other = own.guided_head, other.guided_head
+        told = tuple(told_with_guidance(state, strength) for state in told)
     start = 0.3
     x = np.arange(-9.0, 9.0, 0.002)
     points = torch.tensor(np.stack([np.full_like(x, start), x], 1))[..., None]
-    drafted = drafted_of(other, OTHER, points)
+    drafted = drafted_of(other, told[1], points)
     rng = RecordedRng()
-    assert settled(EXACT, own, drafted, rng).leading_patches == len(x)
+    assert settled(EXACT, own, drafted, rng, told[0]).leading_patches == len(x)
     accept = np.array(rng.chances)
-
-    def last_law(head, state):
-        begun = torch.tensor([[start]], dtype=torch.float64)
-        with torch.no_grad():
-            mean, log_std = head.network(state, begun, torch.tensor([1]))
-        return float(mean), float(log_std.exp())
-
-    mean, std = last_law(own, STATE)
-    p, q = normal_density(x, mean, std), normal_density(x, *last_law(other, OTHER))
+    # Without guidance the same formula at strength 0.
+    laws = told if strength is not None else tuple(told_with_guidance(s, 0.0) for s in told)
+    mean, std = guided_law(own, laws[0], start)
+    p, q = normal_density(x, mean, std), normal_density(x, *guided_law(other, laws[1], start))
     # Where no trajectory of either goes, both densities round to 0.
     stands = np.maximum(0.0, 1 - q / np.maximum(p, 1e-300))
     # The decision of the code changes at this chance, on both sides by far less than 1e-9.
     for at in range(0, len(x), 300):
         row = [start, (x[at] - mean) / std]
         if 1e-6 < stands[at] < 1 - 1e-6:
-            assert stands_at_first(own, other, row, stands[at] - 1e-11) is not None
-            assert stands_at_first(own, other, row, stands[at] + 1e-11) is None
+            assert stands_at_first(own, other, row, stands[at] - 1e-11, told) is not None
+            assert stands_at_first(own, other, row, stands[at] + 1e-11, told) is None
         elif q[at] > 1.001 * p[at] > 1e-200:
-            assert stands_at_first(own, other, row, 1e-15) is None
+            assert stands_at_first(own, other, row, 1e-15, told) is None
     step = 0.002
     refused = 1 - (q * accept).sum() * step
     assert 0.05 < refused < 0.95
@@ -223,6 +248,29 @@ def test_all_refused_patches_are_drawn_again_at_once():
     assert same.tolist() == [True, False, False, True]
 
 
+def test_a_set_is_whole_and_later_ones_fall_with_it():
+    """Of sets of 2, 3 and 1 patches the second patch of the second one is refused."""
+    own, other = made_head(1), made_head(2, made_head(1), moved=0.3)
+    torch.manual_seed(0)
+    drafted = drafted_of(other, OTHER, torch.randn(6, 4, 2).double(), (2, 3, 1))
+    assert drafted.set_ranges == [range(2), range(2, 5), range(5, 6)]
+    # Patches of a set do not see one another: the exact test asks each of them.
+    rng = RefusingRng(stands=lambda at: at != 3)
+    made = settled(EXACT, own, drafted, rng)
+    assert made.stands == (True, True, True, False, True) and len(made.value_KD) == 5
+    same = (made.value_KD == drafted.paths.value_ND[:5]).all(-1)
+    assert same.tolist() == [True, True, True, False, True]
+    # As published what follows the refused patch is discarded: here the target's own ends the set.
+    rng = RefusingRng(stands=lambda at: at != 3)
+    made = settled(AlignedPatchTest(), own, drafted, rng)
+    assert made.stands == (True, True, True, False) and len(made.value_KD) == 5
+    aligned = PathDraw(STATE.expand(6, -1), drafted.paths.points_NSD[:, 0], drafted.noise_NTD)
+    assert torch.allclose(made.value_KD[4], draw_paths(own.network, *aligned).value_ND[4])
+    rng = RefusingRng(stands=lambda at: at != 3)
+    made = settled(AlignedPatchTest(parallel=True), own, drafted, rng)
+    assert len(made.stands) == 6 and len(made.value_KD) == 6
+
+
 def test_all_that_stands_is_followed_by_the_target_s_next_patch():
     own = made_head(1)
     torch.manual_seed(0)
@@ -284,11 +332,11 @@ def test_the_target_goes_from_the_draft_s_beginning_by_its_noises():
     start, noise = torch.randn(6, 2).double(), torch.randn(6, 3, 2).double()
     noise[:, -1] = 0
     paths = draw_paths(own.network, STATE.expand(6, -1), start, noise)
-    drafted = DraftedPatches(own, STATE.expand(6, -1), noise, paths)
+    drafted = in_sets(own, STATE.expand(6, -1), noise, paths)
     rng = RecordedRng()
     assert settled(AlignedPatchTest(widen=0.5), own, drafted, rng).leading_patches == 6
     assert rng.chances == pytest.approx([1.0] * 6)
-    elsewhere = DraftedPatches(own, STATE.expand(6, -1), noise.roll(1, 0), paths)
+    elsewhere = in_sets(own, STATE.expand(6, -1), noise.roll(1, 0), paths)
     far = RecordedRng()
     settled(AlignedPatchTest(widen=0.5), own, elsewhere, far)
     assert min(far.chances) < 0.9

@@ -43,6 +43,12 @@ class PatchesSpec:
     seed: Seed = 0
     save_every: SaveEvery = 100
     rate: AdamRate = 2e-3
+    masked: Annotated[bool, "a model that draws sets of patches in any order, for masked-mar"] = (
+        False
+    )
+    least_masked: Annotated[
+        float, InRange(0, 1), "masked: share of a picture that is masked in training at least"
+    ] = 0.7
     drop: Annotated[
         float,
         InRange(0, 1),
@@ -66,7 +72,8 @@ def patch_training_summary(result: Mapping[str, Any]) -> str:
 
 COMMAND = TrainingCommand(
     "patches",
-    "Train a small model that draws grey pictures patch by patch, each a vector, and its diffusion head (mar).",
+    "Train a small model that draws grey pictures of patches, which are vectors, one by one or (--masked) in sets, and its "
+    "diffusion head (mar).",
     PatchesSpec,
     "polydec.lab.train.patches:train_patches",
     sentence=patch_training_summary,

@@ -4,7 +4,7 @@ densities are compared where tokens have probabilities."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import count
+from itertools import accumulate, count, pairwise
 from math import exp
 from typing import ClassVar, Protocol
 
@@ -24,22 +24,33 @@ MOST_AT_ONCE = 256
 
 @dataclass(frozen=True, eq=False)
 class DraftedPatches:
-    """Patches that a draft drew one behind the other.
+    """Patches that a draft drew, set behind set. Patches of one set do not see one another.
 
     Attributes:
         head: The draft model's head, which drew them.
         state_NH: What the draft model said of each, shape ``[N, H]``.
         noise_NTD: What each step added, in deviations, shape ``[N, T, D]``.
         paths: Their trajectories, and the laws of these under the draft model.
+        places: Which patch of the picture each is.
+        sizes: Patches of each set, in order.
     """
 
     head: PatchHead
     state_NH: Tensor
     noise_NTD: Tensor
     paths: DenoisingPaths
+    places: tuple[int, ...]
+    sizes: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.state_NH)
+
+    @property
+    def set_ranges(self) -> list[range]:
+        """Which of the patches each set holds."""
+        # Sets stand one behind the other.
+        ends = list(accumulate(self.sizes, initial=0))
+        return [range(a, b) for a, b in pairwise(ends)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +60,7 @@ class SettledPatches:
     Attributes:
         stands: Of each patch that was tested, in order, whether it stands.
         value_KD: The patches of the round, shape ``[K, D]``: drafted ones, those in place of refused
-            ones, and the one behind a draft that stands as a whole.
+            ones, and the set behind a draft that stands as a whole.
     """
 
     stands: tuple[bool, ...]
@@ -74,17 +85,18 @@ class PatchTest(Protocol):
         state_MH: Tensor,
         behind: PathDraw,
         rng: Rng,
-        place: int,
     ) -> SettledPatches:
-        """Test patches in order, and draw what follows those that stand.
+        """Test patches set by set, and draw what follows those that stand.
+
+        A set is whole: what is refused of it is drawn again. Later sets were drawn behind what is gone
+        then, and no longer count.
 
         Args:
             head: The target's head.
             drafted: The patches, N of them, N at least 1.
-            state_MH: What the target says of each, and of the one behind them, shape ``[N + 1, H]``.
-            behind: How that one is drawn.
+            state_MH: What the target says of each, and of those of the set behind them.
+            behind: How these are drawn.
             rng: Random stream of the answer.
-            place: Which patch of the picture the first one is.
 
         Returns:
             The patches of the round.
@@ -136,17 +148,15 @@ class ExactPatchTest:
         state_MH: Tensor,
         behind: PathDraw,
         rng: Rng,
-        place: int,
     ) -> SettledPatches:
         """Test trajectories in order; see `PatchTest.settle_patches`.
 
         Args:
             head: The target's head.
             drafted: The patches, N of them.
-            state_MH: What the target says of each, and of the one behind them.
-            behind: How that one is drawn.
+            state_MH: What the target says of each, and of those of the set behind them.
+            behind: How these are drawn.
             rng: Random stream of the answer; patch i is tested at ``rng.child_stream("test", i)``.
-            place: Which patch of the picture the first one is.
 
         Returns:
             The patches of the round.
@@ -156,21 +166,29 @@ class ExactPatchTest:
         asked = PathScore(state_MH[:N], drafted.paths.points_NSD)
         scored: DenoisingPaths = await ForwardQuery(head.path_scorer, asked, N)
         log_ratio_N = scored.log_density() - drafted.paths.log_density()
-        for at, log_ratio in enumerate(map(float, log_ratio_N)):
-            here = rng.child_stream("test", place + at)
-            if not here.draw_bernoulli(acceptance_chance(log_ratio)):
+        log_ratios = list(map(float, log_ratio_N))
+        stands = list[bool]()
+        rows = list[Tensor]()
+        for each in drafted.set_ranges:
+            for at in each:
+                here = rng.child_stream("test", drafted.places[at])
+                stands.append(here.draw_bernoulli(acceptance_chance(log_ratios[at])))
                 row = slice(at, at + 1)
-                again = rng.child_stream("redraw", place + at)
-                redrawn_1D = await self.redraw_patch(
-                    head, drafted.head, state_MH[row], drafted.state_NH[row], again
+                # What stands is kept number by number.
+                if stands[-1]:
+                    rows.append(drafted.paths.value_ND[row])
+                    continue
+                again = rng.child_stream("redraw", drafted.places[at])
+                rows.append(
+                    await self.redraw_patch(
+                        head, drafted.head, state_MH[row], drafted.state_NH[row], again
+                    )
                 )
-                kept_ND = drafted.paths.value_ND[:at]
-                return SettledPatches(
-                    (*(True for _ in range(at)), False), torch.cat([kept_ND, redrawn_1D])
-                )
-        drawn: DenoisingPaths = await ForwardQuery(head.path_drawer, behind, 1)
-        whole_KD = torch.cat([drafted.paths.value_ND, drawn.value_ND])
-        return SettledPatches((True,) * N, whole_KD)
+            # Patches of a set do not see one another, so each is tested whatever became of the others.
+            if not all(stands[each.start :]):
+                return SettledPatches(tuple(stands), torch.cat(rows))
+        drawn: DenoisingPaths = await ForwardQuery(head.path_drawer, behind, len(behind.state_NH))
+        return SettledPatches(tuple(stands), torch.cat([*rows, drawn.value_ND]))
 
     async def redraw_patch(
         self, head: PatchHead, other: PatchHead, state_1H: Tensor, draft_1H: Tensor, rng: Rng
@@ -225,7 +243,7 @@ class AlignedPatchTest:
         doubled: The factor as the public code has it: of the other sign, and squared. Default False.
         parallel: All patches of a draft are tested, and all refused ones drawn again at once; those
             behind a refused one stay, though they were drawn behind another. Default: a draft ends with
-            its first refused patch.
+            its first refused patch, behind which the target's own patches end its set.
 
     Exact: approximate: both laws are taken at different points, and the last ones are widened.
     Reduces to: the target's own picture, number by number, for a draft that is the target.
@@ -252,17 +270,15 @@ class AlignedPatchTest:
         state_MH: Tensor,
         behind: PathDraw,
         rng: Rng,
-        place: int,
     ) -> SettledPatches:
         """Test patches in order; see `PatchTest.settle_patches`.
 
         Args:
             head: The target's head.
             drafted: The patches, N of them.
-            state_MH: What the target says of each, and of the one behind them.
-            behind: How that one is drawn.
+            state_MH: What the target says of each, and of those of the set behind them.
+            behind: How these are drawn.
             rng: Random stream of the answer; patch i is tested at ``rng.child_stream("test", i)``.
-            place: Which patch of the picture the first one is.
 
         Returns:
             The patches of the round.
@@ -276,21 +292,29 @@ class AlignedPatchTest:
         own: DenoisingPaths = await ForwardQuery(head.path_drawer, aligned, len(state_MH))
         stands = list[bool]()
         rows = list[Tensor]()
-        for at in range(len(drafted)):
-            laws = self.last_laws(own, drafted.paths, at)
-            here = rng.child_stream("test", place + at)
-            ratio = float(laws.log_ratio(drafted.paths.value_ND[at]))
-            stands.append(here.draw_bernoulli(acceptance_chance(ratio)))
-            if stands[-1]:
-                rows.append(drafted.paths.value_ND[at : at + 1])
-                continue
-            rows.append(self.redraw_patch(laws, rng.child_stream("redraw", place + at)))
-            # In the order of the picture: what follows was drawn behind the refused patch.
-            if not self.parallel:
+        for each in drafted.set_ranges:
+            whole = True
+            for at in each:
+                # In the order of the picture: what follows a refused patch is the target's own.
+                if not whole and not self.parallel:
+                    rows.append(own.value_ND[at : at + 1])
+                    continue
+                place = drafted.places[at]
+                laws = self.last_laws(own, drafted.paths, at)
+                here = rng.child_stream("test", place)
+                ratio = float(laws.log_ratio(drafted.paths.value_ND[at]))
+                stands.append(here.draw_bernoulli(acceptance_chance(ratio)))
+                if stands[-1]:
+                    rows.append(drafted.paths.value_ND[at : at + 1])
+                    continue
+                whole = False
+                rows.append(self.redraw_patch(laws, rng.child_stream("redraw", place)))
+            # Later sets were drawn behind the refused patch; in the parallel mode they stay.
+            if not whole and not self.parallel:
                 break
-        # The target's own next patch follows from the draft alone.
+        # The target's own next set follows from the draft alone.
         if all(stands):
-            rows.append(own.value_ND[-1:])
+            rows.append(own.value_ND[len(drafted) :])
         return SettledPatches(tuple(stands), torch.cat(rows))
 
     def last_laws(self, own: DenoisingPaths, drafted: DenoisingPaths, at: int) -> LastStepLaws:

@@ -8,9 +8,10 @@ from typing import Annotated
 from polydec.base.options import GreaterThan, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import PromptStrength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, PATCHES, Kit
-from polydec.methods.registry.published_presets import PublishedPreset
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 
 CARD = Card(
     name="continuous-speculative",
@@ -30,7 +31,8 @@ CARD = Card(
     published="up to 2.33 times MAR-H on ImageNet at 256 pixels, at about equal FID",
 )
 PUBLISHED = PublishedPreset(
-    unknown="a model draws patches one by one here and not in sets, so a draft of 8 is of 8 patches"
+    {"guidance": PublishedValue(2.0, "a scale of 3 on ImageNet; none here, as elsewhere")},
+    unknown="a model draws patches one by one here, so a draft of 8 is of 8 patches; masked-continuous-speculative draws sets",
 )
 
 
@@ -54,6 +56,7 @@ def build(
     parallel: Annotated[
         bool, "all refused patches of a draft are drawn again at once, and the others stay"
     ] = False,
+    guidance: PromptStrength = 0.0,
 ) -> Decoder:
     from polydec.methods.speculative.loop.patch_drawing import PatchDecoder, PatchDrafter
     from polydec.methods.speculative.loop.patch_tests import AlignedPatchTest
@@ -63,4 +66,4 @@ def build(
     other = kit.of_draft.needed_artefact(PatchHead)
     drafter = PatchDrafter(kit.drafting, other, depth, ceil(prefill * head.patches))
     test = AlignedPatchTest(widen, retries, doubled, parallel)
-    return PatchDecoder(kit.target, head, drafter, test)
+    return PatchDecoder(kit.target, head, drafter, test, guidance=guidance)

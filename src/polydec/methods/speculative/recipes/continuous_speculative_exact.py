@@ -7,6 +7,7 @@ from typing import Annotated
 from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import PromptStrength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, PATCHES, Kit
 
@@ -29,11 +30,14 @@ CARD = Card(
 
 
 def build(
-    kit: Kit, *, depth: Annotated[int, InRange(1, 256), "patches that are drawn ahead at most"] = 4
+    kit: Kit,
+    *,
+    depth: Annotated[int, InRange(1, 256), "patches that are drawn ahead at most"] = 4,
+    guidance: PromptStrength = 0.0,
 ) -> Decoder:
     from polydec.methods.speculative.loop.patch_drawing import PatchDecoder, PatchDrafter
     from polydec.models.learned.kinds.patch_head import PatchHead
 
     other = kit.of_draft.needed_artefact(PatchHead)
     drafter = PatchDrafter(kit.drafting, other, depth)
-    return PatchDecoder(kit.target, kit.needed_artefact(PatchHead), drafter)
+    return PatchDecoder(kit.target, kit.needed_artefact(PatchHead), drafter, guidance=guidance)

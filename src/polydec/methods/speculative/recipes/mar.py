@@ -6,6 +6,7 @@ from typing import Annotated
 
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
+from polydec.methods.diffusion.recipes._options import PromptStrength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import PATCHES, Kit
 from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
@@ -30,7 +31,8 @@ PUBLISHED = PublishedPreset(
     {
         "noise": PublishedValue(
             False, "the last step is its mean; with its noise a picture has a density"
-        )
+        ),
+        "guidance": PublishedValue(2.0, "a scale of 3 on ImageNet; none here, as elsewhere"),
     }
 )
 
@@ -41,8 +43,9 @@ def build(
     noise: Annotated[
         bool, "the last step adds its noise as every other one (false: it is its mean)"
     ] = True,
+    guidance: PromptStrength = 0.0,
 ) -> Decoder:
     from polydec.methods.speculative.loop.patch_drawing import PatchDecoder
     from polydec.models.learned.kinds.patch_head import PatchHead
 
-    return PatchDecoder(kit.target, kit.needed_artefact(PatchHead), noise=noise)
+    return PatchDecoder(kit.target, kit.needed_artefact(PatchHead), noise=noise, guidance=guidance)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -21,6 +21,8 @@ from polydec.models.nets.denoising import (
     DenoisingHead,
     DenoisingPaths,
     DenoisingShape,
+    GuidedSteps,
+    StepLaw,
     draw_paths,
     score_paths,
 )
@@ -52,13 +54,15 @@ class PatchHead:
     """A trained diffusion head. A patch is a square of grey pixels; of each, its level is written.
 
     Attributes:
-        vocab: Of the model; its first ids are grey levels from black to white.
+        vocab: Of the model; its first ids are grey levels from black to white, its last one stands in
+            place of a class that is left out.
         shape: Sizes of the network.
         levels: How many grey levels there are, 2 or more.
         patches: Of a picture.
         mark_H: What enters the model's first layer for its last id: so a head knows its model. Zeros:
             it may be any of that width.
         tensors: Of the network, by name.
+        guided: Whether it is told of each patch what `GuidedSteps` is. Default False.
     """
 
     called: ClassVar[str] = "a head that draws patches"
@@ -72,6 +76,7 @@ class PatchHead:
     patches: int
     mark_H: Tensor
     tensors: Mapping[str, Tensor]
+    guided: bool = False
 
     def check_fit(self, target: Target, draft: Target | None) -> None:
         """Check that it was trained with this model.
@@ -87,20 +92,48 @@ class PatchHead:
             PolydecError: The model shows no states.
         """
         target.vocab.require_same(self.vocab, "the target of the head that draws patches")
-        width = self.shape.width
-        artefact.require_laws(target, width, "heads that draw patches", head=False, normed=True)
+        have_H = self._last_row(target)
         # A head reads one model's states: another model of its width would draw noise.
         if not bool(self.mark_H.any()):
             return
-        session = target.open_session((0,))
-        try:
-            have_H = session.embed_tokens((self.vocab.size - 1,))[0].float().cpu()
-        finally:
-            session.close()
         if float((have_H - self.mark_H).norm()) > SAME * float(self.mark_H.norm()):
             raise FileError(
                 "the head that draws patches was trained with another model: name the folder head of this one (--with)"
             )
+
+    def _last_row(self, target: Target) -> Tensor:
+        """What enters a model's first layer for its last id. Raises where its states cannot be read, or
+        have another width."""
+        last = (self.vocab.size - 1,)
+        width = self.shape.width
+        if artefact.is_patch_canvas(target):
+            # A canvas gives what enters its first layer without a session.
+            model: Any = target
+            have_H = model.embed_canvas(last)[0].float().cpu()
+            if len(have_H) != width:
+                raise FileError(
+                    f"heads that draw patches were trained for states of width {width}: this target's have {len(have_H)}"
+                )
+            return have_H
+        artefact.require_laws(target, width, "heads that draw patches", head=False, normed=True)
+        session = target.open_session((0,))
+        try:
+            return session.embed_tokens(last)[0].float().cpu()
+        finally:
+            session.close()
+
+    @cached_property
+    def guided_head(self) -> PatchHead:
+        """The same head, whose steps are guided."""
+        return replace(self, guided=True)
+
+    @property
+    def step_law(self) -> StepLaw:
+        """The law of a patch's steps, by what it is told of the patch."""
+        # Both heads have the same weights; only what they are told differs.
+        if self.guided:
+            return GuidedSteps(self.network, self.shape)
+        return self.network
 
     @cached_property
     def network(self) -> DenoisingHead:
@@ -112,7 +145,7 @@ class PatchHead:
     @property
     def cost(self) -> float:
         """Numbers that a step reads."""
-        return float(sum(t.numel() for t in self.tensors.values()))
+        return float(sum(t.numel() for t in self.tensors.values())) * (1 + self.guided)
 
     @cached_property
     def path_drawer(self) -> PathDrawer:
@@ -157,7 +190,7 @@ class PathDrawer:
         """
         # A step of the head for all of them: rows do not see one another.
         whole = [torch.cat(parts).double() for parts in zip(*queries, strict=True)]
-        return _parted(draw_paths(self.head.network, *whole), queries)
+        return _parted(draw_paths(self.head.step_law, *whole), queries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +214,7 @@ class PathScorer:
         """
         # As above, in one step.
         whole = [torch.cat(parts).double() for parts in zip(*queries, strict=True)]
-        return _parted(score_paths(self.head.network, *whole), queries)
+        return _parted(score_paths(self.head.step_law, *whole), queries)
 
 
 def _parted(
