@@ -331,6 +331,12 @@ STATE_CLASSES = Run(
     COUNTED,
     "eee6b26b",
 )
+ENCODER_DECODER = Run(
+    "lab/reports/encoder-decoder.csv",
+    "python -m benchmarks.studies.encoder_decoder --data DIR --out DIR --steps 60 --csv lab/reports/encoder-decoder.csv",
+    "two cores of an Intel Xeon (family 6, model 167, AVX-512 VNNI and AMX), under load, by processor time",
+    "59fee161",
+)
 IMAGE_PRESSES = Run(
     "lab/reports/image-presses.csv",
     "python -m benchmarks.studies.image_presses zoo:vision --csv lab/reports/image-presses.csv",
@@ -1624,6 +1630,14 @@ TABLES = (
         ),
     ),
     Table(
+        "lab/reports/sources-measured.md",
+        "| kind | nats a token | right tokens | first token, ms | each further one, ms | seconds of a run |",
+        ENCODER_DECODER,
+        three_seeds_row(
+            ENCODER_DECODER, lambda row: row["kind"], "nats", "right", "first", "next", "train"
+        ),
+    ),
+    Table(
         "lab/reports/caches-measured.md",
         "| vectors | way | tokens of a prompt | right | more than as many at random |",
         IMAGE_PRESSES,
@@ -1998,6 +2012,25 @@ SENTENCES = (
                 "and {} ({} to {}) above the thought of another question",
                 ("another's thought", "a hidden thought"),
             ),
+        )
+    ),
+    *(
+        Sentence(
+            "lab/reports/sources-measured.md",
+            words,
+            ENCODER_DECODER,
+            partial(seed_differences, ENCODER_DECODER, name, {"kind": one}, {"kind": other}),
+        )
+        for words, name, one, other in (
+            (
+                "gets {} ({} to {}) more of the tokens right",
+                "right",
+                "encoder-decoder",
+                "decoder-only",
+            ),
+            ("at {} ({} to {}) nats a token more", "nats", "encoder-decoder", "decoder-only"),
+            ("{} ({} to {}) nats more and", "nats", "taught", "encoder-decoder"),
+            ("{} ({} to {}) fewer right, for", "right", "encoder-decoder", "taught"),
         )
     ),
     Sentence(
