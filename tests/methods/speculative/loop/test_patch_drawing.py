@@ -30,7 +30,7 @@ OWN = made_head(1)
 NEAR = made_head(2, OWN, moved=0.15)
 PLAIN = PatchDecoder(TARGET, OWN)
 STILL = PatchDecoder(TARGET, OWN, noise=False)
-GUIDED = PatchDecoder(TARGET, OWN, guidance=1.5)
+GUIDED = PatchDecoder(TARGET, made_head(1, seen=1 / 4), guidance=4.0)
 PATCHES = 6
 
 
@@ -46,24 +46,25 @@ async def state_behind(prompt, soft):
     return scores.hidden_NH.double()
 
 
-async def reference(seed, still, guidance=0.0):
+async def reference(seed, decoder):
     """A picture that is drawn with a new session for every patch."""
     rng = Rng.of_choice(seed, 0)
     soft, levels = [], []
     for at in range(PATCHES):
         state = await state_behind(PROMPT, soft)
         noise = rng.child_stream("patch", at).normal_row(8).view(1, 4, 2)
-        if still:
+        if decoder is STILL:
             noise[0, -1] = 0
-        law = OWN.network
-        if guidance:
-            law = GuidedSteps(OWN.network, OWN.shape)
+        head = decoder.head
+        law = head.network
+        if decoder.guidance:
+            law = GuidedSteps(head.network, head.shape)
             # The last id of all stands where no class is named.
             untold = await state_behind((SIZE - 1,) * len(PROMPT), soft)
-            state = torch.cat([state, untold, torch.tensor([[guidance]]).double()], 1)
+            state = torch.cat([state, untold, torch.tensor([[decoder.guidance]]).double()], 1)
         value = draw_paths(law, state, noise[:, 0], noise[:, 1:]).value_ND
-        soft += make_soft_tokens(OWN.network.embed(value).float(), SIZE, 4, "a test")
-        levels += OWN.grey_levels(value[0])
+        soft += make_soft_tokens(head.network.embed(value).float(), SIZE, 4, "a test")
+        levels += head.grey_levels(value[0])
     return tuple(levels)
 
 
@@ -71,7 +72,7 @@ async def reference(seed, still, guidance=0.0):
 def test_each_patch_follows_from_those_before(decoder):
     for seed in range(4):
         with torch.no_grad():
-            want = run_coroutines([reference(seed, decoder is STILL, decoder.guidance)])[0]
+            want = run_coroutines([reference(seed, decoder)])[0]
         made = pictures(decoder, seed)[0]
         assert made.token_ids == want and made.stats.passes == PATCHES
     assert decoder.exactness is Exactness.LAW
