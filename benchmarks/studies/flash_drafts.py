@@ -3,8 +3,8 @@
     python -m benchmarks.studies.flash_drafts --model DIR --out DIR [--each 100] [--steps 800] [--seeds 0,1,2]
 
 For `DIR` of `polydec train vision`, or a name. A seed draws scenes, answers and weights; drafters learn from the model's own
-answers: MSD's, FLASH's, and FLASH's without each of its two mechanisms (an image is not compressed; a pass guesses one token).
-Measured on held-out scenes, greedy, by trees of 16 nodes and five levels fed whole: tokens a pass, and
+answers: MSD's, FLASH's, and FLASH's without each of its two mechanisms (an image is not compressed; a pass guesses one token),
+and with smaller blocks. Measured on held-out scenes, greedy, by trees of 16 nodes and five levels fed whole: tokens a pass, and
 milliseconds that the drafter takes for an answer (reading the prompt, drafts, and what it learns of a round), in CPU time of
 the process. Answers are written one by one, by all drafters in turns, several times, of which the least counts. Printed are all
 figures, means with Student's 95 % interval, and of each seed what a drafter has of MSD's. What was trained and measured in
@@ -54,6 +54,7 @@ FLASH: dict[str, dict[str, Any]] = {
     "FLASH": {},
     "not compressed": {"latents": 0},
     "one token a pass": {"block": 1},
+    "three tokens a pass": {"block": 3},
 }
 """FLASH's variants, by what differs from the defaults of its training."""
 BASE = "MSD"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Self
 
@@ -159,8 +160,8 @@ class PickedScores:
             return torch.cat(states)
         return None
 
-    @property
+    @cached_property
     def base(self) -> Self:
-        # Rows of the same scores stay rows of the same scores.
+        # Rows of the same scores stay rows of the same scores. Made once: trees ask for each node.
         bases = {id(scores): scores.base for scores in self.of}
         return type(self)([bases[id(scores)] for scores in self.of], self.at)

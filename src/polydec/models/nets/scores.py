@@ -47,7 +47,10 @@ class LogitScores(LogprobRowScores):
             exit was wanted.
     """
 
-    __slots__ = ("_answers", "_argmax", "_at", "_checked", "_exits", "_logits", "_logp", "_waiting")
+    __slots__ = (
+        *("_answers", "_argmax", "_at", "_checked", "_exits", "_logits", "_logp", "_top"),
+        "_waiting",
+    )
 
     def __init__(self, answers: Sequence[NetworkAnswer], exits: Exits | None = None) -> None:
         self._answers = answers
@@ -56,6 +59,7 @@ class LogitScores(LogprobRowScores):
         self._logits: dict[int, Any] = {}  # by answer, as they are asked for
         self._argmax: dict[int, Sequence[int]] = {}
         self._logp: dict[int, Tensor] = {}
+        self._top: dict[tuple[int, int], tuple[tuple[int, ...], tuple[float, ...]]] = {}
         self._checked: set[int] = set()  # rows whose largest logit is known to be a number
         self._waiting: list[Any] = []  # states of exits, or (their logits,)
 
@@ -95,6 +99,12 @@ class LogitScores(LogprobRowScores):
                 w_V if w_V.dtype == torch.float64 else w_V.float()
             )
         return self._logp[i]
+
+    def likeliest_tokens(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        # Nodes of a draft that share a law ask for the same.
+        if (i, k) not in self._top:
+            self._top[i, k] = super().likeliest_tokens(i, k)
+        return self._top[i, k]
 
     def certain_token(self, i: int) -> int | None:
         return None

@@ -19,7 +19,7 @@ class FlashSpec(ImageDrafterSpec):
         InRange(0, 4096),
         "rows that the drafter reads of an image (0: one a vector; published: 64 of 576)",
     ] = 8
-    block: Annotated[int, InRange(1, 16), "tokens that a pass guesses (published: 5)"] = 3
+    block: Annotated[int, InRange(1, 16), "tokens that a pass guesses (published: 5)"] = 5
     scaled: Annotated[
         bool,
         "what asks an image's vectors is divided by the root of the width (false: as published)",

@@ -93,15 +93,12 @@ class BlockLaws:
         # Of each node the end of a block whose states give its law.
         self._ends = list[int]()
         assert known.tip is not None, "a draft is asked for before the target has read the prompt"
+        # Of each end the states that it guesses, and their laws: the rows from a first one on.
+        self._states = dict[int, Tensor]()
+        self._laws = dict[int, tuple[DraftScores, int]]()
         # The root ends a block: what the network made of the last true state is its guess of the
         # first levels.
-        self._states = {0: self._blocks(known.tip.hidden_RH)[0]}
-        self._block_laws = dict[int, DraftScores]()
-
-    def _blocks(self, hidden_RS: Tensor | None) -> Tensor:
-        """The network's output as states of single levels, shape ``[R, block, H]``."""
-        assert hidden_RS is not None
-        return hidden_RS.unflatten(1, (self._weights.block, -1))
+        self._take_blocks([0], known.tip.hidden_RH)
 
     async def score_draft(self, draft: Draft, want: ScoreRequest) -> DraftScores:
         """Give laws to new nodes, with a pass of the network wherever a block ends.
@@ -124,17 +121,21 @@ class BlockLaws:
             if depth and depth % block == 0:
                 await self._feed(draft, [i for i in new if draft.depth[i] == depth])
         # Nodes of a level below one end share a law: it was guessed before their tokens.
-        laws = [self._law_of(end) for end in self._ends]
-        scores = PickedScores(laws, [depth % block for depth in draft.depth])
+        laws = [self._laws[end] for end in self._ends]
+        rows = [first + depth % block for (_, first), depth in zip(laws, draft.depth, strict=True)]
+        scores = PickedScores([scores for scores, _ in laws], rows)
         known = self._known
         return known.session.bend_scores(draft, scores) if known.bent else scores
 
-    def _law_of(self, end: int) -> DraftScores:
-        """The laws of the levels of the block behind a node."""
-        if end not in self._block_laws:
-            # All at once: a head reads its matrix once for several rows.
-            self._block_laws[end] = self._known.session.score_states(self._states[end])
-        return self._block_laws[end]
+    def _take_blocks(self, ends: Sequence[int], hidden_RS: Tensor | None) -> None:
+        """Keep the states that the network guessed behind some nodes, and the laws of all of them."""
+        assert hidden_RS is not None, "states are asked for"
+        states_RKH = hidden_RS.unflatten(1, (self._weights.block, -1))
+        # All at once: a head reads its matrix once for many rows.
+        scores = self._known.session.score_states(states_RKH.flatten(0, 1))
+        for row, end in enumerate(ends):
+            self._states[end] = states_RKH[row]
+            self._laws[end] = (scores, row * self._weights.block)
 
     async def _feed(self, draft: Draft, ends: Sequence[int]) -> None:
         """Make entries of all nodes that have none yet.
@@ -151,7 +152,7 @@ class BlockLaws:
         # committed entry.
         first = known.cache.stage_slots([draft.parent[i] - 1 for i in nodes])
         answer = await known.feed_entries(first, rows, [i - self._fed for i in ends])
-        self._states |= dict(zip(ends, self._blocks(answer.hidden_RH), strict=True))
+        self._take_blocks(ends, answer.hidden_RH)
         self._fed = max(ends) + 1
 
     def _guess_of(self, draft: Draft, node: int) -> Tensor:
