@@ -101,6 +101,15 @@ class LogitScores(LogprobRowScores):
         return self._logp[i]
 
     def likeliest_tokens(self, i: int, k: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """Find the likeliest tokens of one row.
+
+        Args:
+            i: Node of the draft.
+            k: How many tokens; all of them where the vocabulary has fewer.
+
+        Returns:
+            Token ids and their log-probabilities, best first.
+        """
         # Nodes of a draft that share a law ask for the same.
         if (i, k) not in self._top:
             self._top[i, k] = super().likeliest_tokens(i, k)
