@@ -327,8 +327,8 @@ ALIGNED = Run(
 )
 STATE_CLASSES = Run(
     "lab/reports/state-classes.csv",
-    "python -m benchmarks.studies.state_classes --model zoo:tiny --csv lab/reports/state-classes.csv, and with --model zoo:smollm2 "
-    "--rates 0 0.01 --asked 5",
+    "python -m benchmarks.studies.state_classes --model zoo:tiny --csv lab/reports/state-classes.csv, and with "
+    "--model zoo:smollm2 --rates 0 0.01 --asked 5",
     COUNTED,
     "eee6b26b",
 )
