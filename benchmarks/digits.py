@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from contact_sheet import sheet
 from csv_rows import merge_csv
 
 import polydec
@@ -37,7 +38,6 @@ from polydec.lab.train.pictures import make_picture_rows, train_pictures
 from polydec.lab.train.specs.pictures import PicturesSpec
 from polydec.lab.train.specs.upsampler import UpsamplerSpec
 from polydec.lab.train.upsampler import train_upsampler
-from polydec.models.text.picture_view import DrawnPicture
 
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SEEDS = (0, 1, 2)
@@ -251,19 +251,6 @@ def timed(lm: polydec.LoadedModel, methods: Sequence[PictureMethod]) -> dict[str
     return {
         m.name: median(a / b for a, b in zip(seconds[m.name], seconds[m.base])) for m in methods
     }
-
-
-def sheet(rows: Sequence[Sequence[np.ndarray]], path: Path) -> None:
-    """Write pictures as one file, a row below another, with a line between them."""
-    gap = 2
-
-    def padded(pixels: np.ndarray) -> np.ndarray:
-        return np.pad(pixels, ((gap, gap), (gap, gap), (0, 0)), constant_values=255)
-
-    lines = [np.concatenate([padded(p) for p in row], 1) for row in rows]
-    large = np.concatenate(lines, 0).repeat(2, 0).repeat(2, 1)
-    DrawnPicture(large).save_png(path)
-    print(path, large.shape, flush=True)
 
 
 COLUMNS = ("name", "seed", "tokens", "passes", "fed", "nats", "distance", "cpu")

@@ -8,6 +8,8 @@ from math import exp
 from random import Random
 from typing import Any
 
+import torch
+
 from mixtures import mixture
 from patch_toys import PatchCanvasNetwork, ToyPatchCanvas
 from polydec.base.errors import FileError, PolydecError
@@ -25,6 +27,7 @@ from polydec.laws.shapers.constrained import ConstraintRule
 from polydec.laws.shapers.greedy import GreedyRule
 from polydec.laws.targets.other_prompt import SecondPromptTarget
 from polydec.laws.targets.shaped import ShapedTarget
+from polydec.laws.targets.soft_prompt import SoftPromptTarget
 from polydec.methods.diffusion.loop.denoising import DenoisingDecoder
 from polydec.methods.diffusion.refreshes.full import FullRefresh
 from polydec.methods.economics.costs import PassCosts
@@ -32,10 +35,12 @@ from polydec.methods.registry import press, registry, steer
 from polydec.methods.registry.kit import BLOCKS, MASKED_DRAFT, Kit, OtherPrompts, PromptedLaw
 from polydec.methods.speculative.loop.events import ProposedEvent
 from polydec.models.learned.kinds import patch_head
+from polydec.models.learned.kinds.mask_head import MaskHead
 from polydec.models.learned.kinds.patch_head import PatchHead
 from polydec.models.learned.kinds.reward import TextReward
 from polydec.models.nets.transformer import LlamaTransformer
 from polydec.models.sessions.lm import CausalLaw
+from polydec.models.sessions.soft import make_soft_tokens
 
 LETTERS = ("a", "b", " ", "\n", "1", "2", "c", "")
 """The words of a toy; the last one is its end."""
@@ -69,6 +74,7 @@ class Toy:
         sharp: How far logits are spread.
             size: Tokens of a canvas's chain.
         draft_sharp: As `sharp`, of the draft.
+        image: Whether two vectors stand in the prompt, in the place of its second and third token.
     """
 
     seed: int = 1
@@ -91,6 +97,7 @@ class Toy:
     sharp: float = 2.0
     size: int = 6
     draft_sharp: float = 1.4
+    image: bool = False
 
     @property
     def vocab(self) -> TokenVocabulary:
@@ -167,7 +174,9 @@ def _artefacts(vocab: TokenVocabulary, words: ToyWords | None, width: int) -> tu
         head.mark_H,
         {**moved, "embed.weight": head.tensors["embed.weight"]},
     )
-    return (drafts, *examples.example_artefacts(vocab, width), other)
+    # A mask of two patches, which may see one another, behind each end that is not one.
+    mask = MaskHead(vocab, vocab.size - 1, 0, 1, 2, 4, torch.arange(1.0, width + 1), 0.5)
+    return (drafts, mask, *examples.example_artefacts(vocab, width), other)
 
 
 def _other_prompts(target: Any, vocab: TokenVocabulary) -> OtherPrompts:
@@ -203,6 +212,10 @@ def _seen_in_texts(name: str, options: Mapping[str, Any], toy: Toy) -> tuple[Any
         target = ShapedTarget(target, GreedyRule())
         draft = draft if filling else ShapedTarget(draft, GreedyRule())
     width = bare.network.config.width if toy.experts else 4
+    if toy.image:
+        soft = make_soft_tokens(bare.network.embed_tokens((2, 0)), bare.vocab.size, width, "x")
+        read = (prompt[0], *soft, *prompt[3:])
+        target = SoftPromptTarget(target, prompt, read, tuple(range(len(prompt) - 1)))
     trained = _artefacts(bare.vocab, bare.vocab.words, width)
     memory = dict[str, Any]()
     seen = list[Any]()

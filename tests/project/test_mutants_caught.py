@@ -21,6 +21,7 @@ MORE = (
     "mutants_published",
     "mutants_vision",
     "mutants_image_presses",
+    "mutants_masks",
 )
 """Tables beside the first one."""
 

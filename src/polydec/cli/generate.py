@@ -55,8 +55,8 @@ def generate(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="write the picture to this file (.png), of a model of pictures; several answers "
-            "are numbered, NAME-1.png and so on"
+            help="write the picture to this file (.png), of a model of pictures, or the masks of "
+            "method stamp; several answers are numbered, NAME-1.png and so on"
         ),
     ] = None,
     steered: SteeringFlags = SteeringFlags(),  # noqa: B008
@@ -112,10 +112,6 @@ def generate(
             raw=flags.raw,
         )
     view = lm.checkpoint.view
-    if out is not None and view is None:
-        raise RequestError(
-            f"out is {str(out)!r}: {lm.name} writes text, and only a model of pictures has something to draw"
-        )
     # After the checks, as they import torch.
     from polydec.request.gap_marks import find_gap_marks
     from polydec.request.request_records import pass_events, trace_header
@@ -138,6 +134,10 @@ def generate(
     else:
         passes = list[RequestPass]()
     ticket = engine.submit(ask, on=ignore_event if flags.trace is None else on_event, passes=passes)
+    if out is not None and view is None and not ticket.plan.card.shows_masks:
+        raise RequestError(
+            f"out is {str(out)!r}: {lm.name} writes text, and only a model of pictures or method stamp has something to draw"
+        )
     opening = {"method": ticket.method, "trace": trace_header(lm, ticket)}
     print_unused_settings(lm, ticket.plan)
     if flags.logprobs is not None and not flags.json_:
@@ -157,10 +157,15 @@ def generate(
     answer = ticket.completion()
     if out is not None:
         write_pictures(answer, out, sys.stderr if flags.json_ else sys.stdout)
+    if out is not None and not any(choice.picture for choice in answer.choices):
+        print(
+            f"polydec: out is {str(out)!r}: the answer asks for no mask of an image, so nothing was written",
+            file=sys.stderr,
+        )
     if flags.json_:
         print(json.dumps(answer.to_json()))
     else:
-        if view is not None and out is None:
+        if out is None:
             print_pictures(answer)
         print_completion_figures(answer)
     if interrupted:

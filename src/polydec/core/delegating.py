@@ -4,7 +4,7 @@ only what it does differently.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from polydec.base.errors import RequestError
@@ -54,6 +54,21 @@ class DelegatingSession:
     def text_grids(self) -> Sequence[Any]:
         return self._inner.text_grids()
 
+    def read_slots(
+        self, vectors_NH: Tensor, grid: tuple[int, int] | None = None, causal: bool = False
+    ) -> Coroutine[Any, Any, Tensor]:
+        """Pass slots to the inner session.
+
+        Args:
+            vectors_NH: What enters the first layer for them.
+            grid: Rows and columns of the image whose cells they are.
+            causal: Whether a slot sees none behind it.
+
+        Returns:
+            What gives their states, once it is awaited.
+        """
+        return self._inner.read_slots(vectors_NH, grid, causal)
+
     def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         return self._inner.layer_memory(layer)
 
@@ -97,12 +112,12 @@ class DelegatingSession:
 class LawsOnlySession(DelegatingSession):
     """A session around others of which nothing can be read but its laws.
 
-    States, embeddings, vectors, keys and layers of the inner sessions are not this session's own, so each of
+    States, embeddings, vectors, slots, keys and layers of the inner sessions are not this session's own, so each of
     them is refused. A new member of `Session` of that kind gets its line here, too.
     """
 
     def _refusal(self, what: str) -> Exception:
-        """Why these (states, embeddings, vectors, keys, layers) cannot be read."""
+        """Why these (states, embeddings, vectors, slots, keys, layers) cannot be read."""
         raise NotImplementedError
 
     def score_states(self, hidden_NH: Tensor) -> DraftScores:
@@ -119,6 +134,21 @@ class LawsOnlySession(DelegatingSession):
 
     def text_grids(self) -> Sequence[Any]:
         raise self._refusal("vectors")
+
+    def read_slots(
+        self, vectors_NH: Tensor, grid: tuple[int, int] | None = None, causal: bool = False
+    ) -> Coroutine[Any, Any, Tensor]:
+        """Refuse: the states of the inner sessions are not this session's own.
+
+        Args:
+            vectors_NH: Not read.
+            grid: Not read.
+            causal: Not read.
+
+        Raises:
+            PolydecError: Always; the wrapper's own `_refusal` says why.
+        """
+        raise self._refusal("slots")
 
     def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         raise self._refusal("keys")

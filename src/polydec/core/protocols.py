@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from polydec.core.types import Draft, RowDetail, ScoreRequest, TokenVocabulary
@@ -215,6 +215,28 @@ class Session(DraftScorer, Protocol):
         """The images among these vectors whose rows and columns the target tells, in order, each with
         the place of its first vector (an `ImageGrid` of the models). Raises PolydecError where
         nothing can be read but laws.
+        """
+        ...
+
+    def read_slots(
+        self, vectors_NH: Tensor, grid: tuple[int, int] | None = None, causal: bool = False
+    ) -> Coroutine[Any, Any, Tensor]:
+        """Read slots behind the committed text in one pass: vectors that see the text and one another.
+        Nothing of them stays.
+
+        Args:
+            vectors_NH: What enters the first layer for the slots, ``[N, H]``; none: it is only checked
+                that slots can be read.
+            grid: Rows and columns of the image whose cells the slots are: where the model tells rows
+                and columns, they stand as such an image would. None: they follow as words do.
+            causal: Whether a slot sees none behind it. Default False.
+
+        Returns:
+            What gives the states behind the last layer, before the final norm, ``[N, H]``, once it is
+            awaited.
+
+        Raises:
+            PolydecError: The target cannot read them; at the call, before anything is awaited.
         """
         ...
 

@@ -264,6 +264,21 @@ class AnswerStats(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class ImageMask:
+    """The part of an image that a token of an answer stands for, patch by patch.
+
+    Attributes:
+        place: Number of the token in the answer, from 0.
+        logit_HW: Of each patch a logit, above 0 where it belongs to that part, ``[rows, columns]``.
+        patch: Pixels of a patch's side, as the model reads the image.
+    """
+
+    place: int
+    logit_HW: Tensor
+    patch: int
+
+
 @dataclass(frozen=True)
 class Result:
     """One answer.
@@ -276,6 +291,7 @@ class Result:
         stats: What the family of the method counts.
         score: What a search ranked the answer by; None where nothing was ranked.
         choice: Number of the answer.
+        masks: Parts of an image that its tokens stand for, in the order of these.
     """
 
     token_ids: tuple[int, ...]
@@ -285,3 +301,4 @@ class Result:
     stats: AnswerStats
     score: float | None = None
     choice: int = 0
+    masks: tuple[ImageMask, ...] = field(default=(), compare=False)

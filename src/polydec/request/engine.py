@@ -17,13 +17,14 @@ from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import short_repr
 from polydec.core.decoder import request_streams
 from polydec.core.effects import Coro
-from polydec.core.request import PromptLogprob, Result, TokenLogprob
+from polydec.core.request import ImageMask, PromptLogprob, Result, TokenLogprob
 from polydec.core.scheduler import RequestPass, ScheduledTask, Scheduler
 from polydec.core.trace import EditedEvent, Observer, OpenedEvent, TraceEvent, ignore_event
 from polydec.core.transcript import Transcript
 from polydec.laws.constraints.in_time import DeadlineLanguage
 from polydec.methods.economics.costs import PassCosts
 from polydec.models.sessions.reuse import cache_owner
+from polydec.models.text.mask_view import draw_masks, mask_json
 from polydec.models.text.picture_view import DrawnPicture
 from polydec.models.text.token_texts import token_text
 from polydec.request.ask import bend_laws, choose_method, encode_prompts, validate_request
@@ -57,7 +58,8 @@ class Choice:
     asks for them, else None; score: what a search ranked it by, or its mean log-probability where
     it is one of the best of several, None where nothing was ranked; reasoning: what was thought before it, None
     where nothing was, or is parted from the text; tools: names of the tools that it might call;
-    picture: what its tokens draw, of a model of pictures, else None.
+    picture: what its tokens draw, of a model of pictures, or its masks; else None. image_masks: parts of the
+    prompt's image that its tokens stand for.
     """
 
     text: str
@@ -68,6 +70,7 @@ class Choice:
     reasoning: str | None = None
     tools: frozenset[str] = field(default=frozenset(), repr=False)
     picture: DrawnPicture | None = field(default=None, compare=False)
+    image_masks: tuple[ImageMask, ...] = field(default=(), compare=False)
 
     @cached_property
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -131,15 +134,17 @@ class Completion:
 
     def _repr_html_(self) -> str:
         pictures = [c.picture for c in self.choices if c.picture is not None]
-        if pictures:
-            shown = [notebook.picture_html(p.base64_text) for p in pictures]
+        shown = [notebook.picture_html(p.base64_text) for p in pictures]
+        masked = any(c.image_masks for c in self.choices)
+        # Tokens that draw a picture are not shown as text.
+        if pictures and not masked:
             return notebook.answers_html(shown, self._facts(), False)
         texts = [
             notebook.pieces_html(p for p in self.pieces if p.choice == at)
             for at in range(len(self.choices))
         ]
         legend = any(p.drafted for p in self.pieces)
-        return notebook.answers_html(texts, self._facts(), legend)
+        return notebook.answers_html([*texts, *shown], self._facts(), legend)
 
     def _facts(self) -> list[str]:
         """What a reader wants to know beside the text."""
@@ -178,8 +183,13 @@ class Completion:
 
     @property
     def picture(self) -> DrawnPicture | None:
-        """The first answer as a picture; None: the model writes text."""
+        """The first answer as a picture, or its masks; None: it is text alone."""
         return self.choices[0].picture
+
+    @property
+    def image_masks(self) -> tuple[ImageMask, ...]:
+        """Parts of the prompt's image that tokens of the first answer stand for."""
+        return self.choices[0].image_masks
 
     def to_json(self) -> dict[str, Any]:
         """The object of `polydec generate --json`."""
@@ -189,7 +199,7 @@ class Completion:
             "token_ids": list(self.token_ids),
             "finish_reason": self.finish_reason,
             **_calls_json(self.choices[0]),
-            **_picture_json(self.choices[0]),
+            **picture_json(self.choices[0]),
             "usage": self.usage,
             "method": self.method,
             "metrics": self.metrics,
@@ -212,10 +222,13 @@ def _calls_json(c: Choice) -> dict[str, Any]:
     return {"tool_calls": [vars(call) for call in c.tool_calls]}
 
 
-def _picture_json(c: Choice) -> dict[str, Any]:
+def picture_json(c: Choice) -> dict[str, Any]:
+    """What JSON says of an answer's picture and masks; nothing where it has none."""
     if c.picture is None:
         return {}
-    return {"b64_json": c.picture.base64_text}
+    # A picture alone is all of an answer; masks stand beside its text.
+    masks = {"masks": [mask_json(mask) for mask in c.image_masks]} if c.image_masks else {}
+    return {"b64_json": c.picture.base64_text, **masks}
 
 
 def _choice_json(c: Choice) -> dict[str, Any]:
@@ -225,7 +238,7 @@ def _choice_json(c: Choice) -> dict[str, Any]:
         "token_ids": list(c.token_ids),
         "finish_reason": c.finish_reason,
         **_calls_json(c),
-        **_picture_json(c),
+        **picture_json(c),
         "logprobs": None if c.logprobs is None else [vars(t) for t in c.logprobs],
     }
     if c.score is None:
@@ -360,7 +373,9 @@ class Ticket:
         # A request that was stopped has the answers so far.
         if self.results:
             written = [
-                Choice(r.text, r.token_ids, r.finish_reason, r.logprobs, r.score)
+                Choice(
+                    r.text, r.token_ids, r.finish_reason, r.logprobs, r.score, image_masks=r.masks
+                )
                 for r in self.results
             ]
         else:
@@ -430,6 +445,8 @@ class Ticket:
         view = self.plan.encoded.model.checkpoint.view
         if view is not None:
             choice = replace(choice, picture=view.draw_tokens(choice.token_ids))
+        elif choice.image_masks:
+            choice = replace(choice, picture=draw_masks(choice.image_masks))
         return choice
 
     @cached_property

@@ -11,6 +11,7 @@ from polydec.core.request import PromptLogprob, TokenLogprob
 from polydec.core.scheduler import RequestPass
 from polydec.models.formats.thinking_marks import ThinkingReader
 from polydec.models.text.tokenizer import Tokenizer
+from polydec.request.engine import picture_json
 from polydec.request.tool_calls import ToolCallDelta, ToolCallReader, read_calls
 from polydec.serve.body import ResponseOptions
 from polydec.serve.errors import RefusalError
@@ -182,8 +183,13 @@ class CompletionsAnswer:
             done: The completions of all prompts.
 
         Yields:
-            A chunk with counts and figures, where one of these is asked for.
+            A chunk for each answer that has masks; one with counts and figures, where these are asked for.
         """
+        # Masks are read when a text has ended.
+        for index, choice in enumerate(c for completion in done for c in completion.choices):
+            if choice.image_masks:
+                told = self.shape.chunk_choice(index, "", None, None)
+                yield self._chunk([{**told, **_masks_json(choice)}])
         if self.wanted.usage or self.wanted.details:
             out = self._chunk(
                 [],
@@ -312,7 +318,8 @@ class CompletionsAnswer:
             and (prompt := self._prompt(index, done.prompt_logprobs or ())) is not None
         ):
             logprobs = {name: prompt[name] + logprobs[name] for name in logprobs}
-        return self.shape.response_choice(
+        # As the endpoint has it, and our own fields beside.
+        told = self.shape.response_choice(
             index,
             echo + text,
             logprobs,
@@ -320,6 +327,7 @@ class CompletionsAnswer:
             [call.to_json(self._call_name(index, at)) for at, call in enumerate(calls)],
             (choice.reasoning or "") if self.wanted.thoughts else "",
         )
+        return {**told, **_masks_json(choice)}
 
     def _prompt(self, index: int, notes: Sequence[PromptLogprob]) -> dict[str, Any] | None:
         """Log-probabilities of what an answer echoes; None where they are not asked for."""
@@ -395,6 +403,13 @@ def thinking_tokens(done: Sequence[Completion]) -> dict[str, Any]:
     if known:
         return {"completion_tokens_details": {"reasoning_tokens": sum(known)}}
     return {}
+
+
+def _masks_json(choice: Choice) -> dict[str, Any]:
+    """What a choice says of the masks that its answer asks for: fields of our own."""
+    if not choice.image_masks:
+        return {}
+    return picture_json(choice)
 
 
 def _reason(finish_reason: str, calls: int, whole: bool) -> str:

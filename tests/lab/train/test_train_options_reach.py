@@ -177,6 +177,7 @@ SMALL: dict[str, Mapping[str, Any]] = {
         name: {"target": "seer", "each": 2, "max_tokens": 4, "steps": 2, "rows": 3}
         for name in ("msd", "flash")
     },
+    "stamp": {"target": "seer", "steps": 2, "rows": 2},
     "upsampler": {
         "images": "pictures",
         "target": "drawer",

@@ -114,6 +114,7 @@ class OrderTwoNetwork:
     rollback = True
     # One layer in the middle is no group.
     grouped = True
+    sees_ahead = True
 
     def __init__(
         self, seed: int, size: int = 3, sharp: float = 1.2, *, cost: float = 1.0, tree: bool = True
@@ -190,6 +191,11 @@ class OrderTwoNetwork:
             cache.text[slot] = ((*above[0], state[0]), tuple(wrote))
             states.append(state)
             texts.append(above[0])
+        # Those that see one another show all of them.
+        if q.mutual:
+            last = cache.text[q.first + len(q) - 1]
+            assert last is not None
+            texts[-q.mutual :] = [last[0]] * q.mutual
         rows = [states[r] for r in q.rows]
         before_rows = [texts[r] for r in q.rows]
         # Nobody reads a law: no head runs, as in a real network.

@@ -318,11 +318,17 @@ def draw_scene_pixels(scene: Scene, rng: np.random.Generator) -> np.ndarray:
     """
     pixels = np.full((SIDE, SIDE, 3), rng.integers(225, 256), dtype=np.uint8)
     for part in scene:
-        rows = slice(part.top_row, part.top_row + part.size)
-        columns = slice(part.left_column, part.left_column + part.size)
-        # A view: what is written there stands in the picture.
-        pixels[rows, columns][thing_mask(part.thing, part.size)] = COLOURS[part.colour]
+        pixels[part_pixels(part)] = COLOURS[part.colour]
     return pixels
+
+
+def part_pixels(part: ScenePart) -> np.ndarray:
+    """Which pixels of its picture a thing covers, ``[SIDE, SIDE]``, bool."""
+    covered = np.zeros((SIDE, SIDE), bool)
+    rows = slice(part.top_row, part.top_row + part.size)
+    columns = slice(part.left_column, part.left_column + part.size)
+    covered[rows, columns] = thing_mask(part.thing, part.size)
+    return covered
 
 
 def thing_mask(thing: str, size: int) -> np.ndarray:

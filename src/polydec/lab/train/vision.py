@@ -36,6 +36,7 @@ from polydec.lab.train.scenes import (
 )
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.vision import VisionSpec
+from polydec.models.formats.fields import require_shapes
 from polydec.models.sessions import sources
 
 PATCH = 8
@@ -196,19 +197,40 @@ class TrainableLlava(nn.Module):
         Returns:
             States that are ready for the head, ``[B, T, width]``.
         """
-        # The image stands before the text, as the template has it.
+        entered_BTH = self.language.model.embed_tokens(rows.token_BT)
+        return self.states_behind(
+            self.image_vectors(patch_BPW), entered_BTH, rows.position_BT, rows.seen_BTT
+        )
+
+    def image_vectors(self, patch_BPW: Tensor) -> Tensor:
+        """What stands for images in a text, ``[B, PATCHES, width]``."""
         # The projector of the layout: two maps with a GELU between.
-        vectors = self.linear_2(F.gelu(self.linear_1(patch_BPW)))
+        return self.linear_2(F.gelu(self.linear_1(patch_BPW)))
+
+    def states_behind(
+        self, image_BPH: Tensor, entered_BTH: Tensor, position_BT: Tensor, seen_BTT: Tensor
+    ) -> Tensor:
+        """States of rows that stand behind an image.
+
+        Args:
+            image_BPH: What stands for the images.
+            entered_BTH: What enters the first layer behind them.
+            position_BT: Positions of that.
+            seen_BTT: Whether a row sees a column, the image's before the others.
+
+        Returns:
+            States that are ready for the head, ``[B, T, width]``.
+        """
+        # The image stands before the text, as the template has it.
         model = self.language.model
-        x = torch.cat([vectors, model.embed_tokens(rows.token_BT)], 1)
+        x = torch.cat([image_BPH, entered_BTH], 1)
         # Every question begins right behind the image, wherever it stands in its row.
         image_BP = torch.arange(PATCHES).expand(len(x), -1)
-        position_BT = torch.cat([image_BP, rows.position_BT], 1)
-        cos_B1TD = model.cos[position_BT][:, None]
-        sin_B1TD = model.sin[position_BT][:, None]
-        see_B1TT = rows.seen_BTT[:, None]
+        whole_BT = torch.cat([image_BP, position_BT], 1)
+        cos_B1TD = model.cos[whole_BT][:, None]
+        sin_B1TD = model.sin[whole_BT][:, None]
         for layer in model.layers:
-            x = layer(x, cos_B1TD, sin_B1TD, see_B1TT)
+            x = layer(x, cos_B1TD, sin_B1TD, seen_BTT[:, None])
         # Nothing is asked behind a patch.
         return model.norm(x[:, PATCHES:])
 
@@ -239,6 +261,15 @@ class TrainableLlava(nn.Module):
         return F.cross_entropy(things.flatten(0, 2), thing_BRC.flatten()) + F.cross_entropy(
             colours.flatten(0, 2), colour_BRC.flatten()
         )
+
+    def read_published(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over the tensors of a file of the LLaVA layout; all of them must be there."""
+        # Those of the network itself, under their published names.
+        own = self.published_tensors()
+        require_shapes(tensors, {name: tuple(tensor.shape) for name, tensor in own.items()})
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(tensors[name].float())
 
     def published_tensors(self) -> dict[str, Tensor]:
         """The tensors as a file of the LLaVA layout holds them."""
@@ -327,36 +358,38 @@ def _course(spec: VisionSpec) -> TrainingRun:
             "out": spec.out,
         }
 
-    def save_checkpoint_at(at: Path, result: Mapping[str, Any]) -> None:
-        """Write weights, tokenizer and configs.
-
-        Args:
-            at: Directory to write.
-            result: What was measured; it is not used.
-        """
-        tensors = {
-            name: tensor.detach().half().contiguous()
-            for name, tensor in network.published_tensors().items()
-        }
-        files.replace_file_atomically(
-            at / "model.safetensors", lambda to: save_file(tensors, to, {"format": "pt"})
-        )
-        for name, content in published_files(spec, shape, words).items():
-            text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-            # Each file appears complete or not at all.
-            files.replace_file_atomically(
-                at / name, lambda to, text=text: Path(to).write_text(text, "utf-8")
-            )
-
     return TrainingRun(
         network,
         step_loss,
         TrainingSchedule(spec.steps, spec.rate, warmup=0.05, muon=spec.muon),
         run_identity(spec),
-        save_checkpoint_at,
+        lambda at, _: save_llava(at, network, published_files(spec, shape, words)),
         measure_result,
         deep=network.layer_matrices if spec.muon else (),
     )
+
+
+def save_llava(at: Path, network: TrainableLlava, content: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write a directory of the LLaVA layout.
+
+    Args:
+        at: Directory to write.
+        network: Gives the weights.
+        content: What stands in each file beside them, by its name.
+    """
+    tensors = {
+        name: tensor.detach().half().contiguous()
+        for name, tensor in network.published_tensors().items()
+    }
+    files.replace_file_atomically(
+        at / "model.safetensors", lambda to: save_file(tensors, to, {"format": "pt"})
+    )
+    for name, values in content.items():
+        text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+        # Each file appears complete or not at all.
+        files.replace_file_atomically(
+            at / name, lambda to, text=text: Path(to).write_text(text, "utf-8")
+        )
 
 
 def draw_example(rng: np.random.Generator, *, unseen: bool) -> SceneExample:
@@ -421,15 +454,19 @@ def take_published_tensors(network: TrainableLlava, start: str, ids: Mapping[str
                 f"start is {start!r}: its {name} has the shape {tuple(held.shape)} and that of these sizes "
                 f"{tuple(tensor.shape)}"
             )
-        # A tensor of the network itself, under its published name.
-        tensor.copy_(held.float())
+    network.read_published(source.weights)
+
+
+def normalised_pixels(pictures: Sequence[np.ndarray]) -> Tensor:
+    """Numbers of pixels, as the saved model's image processor makes them: ``[B, 3, SIDE, SIDE]``."""
+    # Times 1/255, less 0.5, over 0.5: what preprocessor_config.json says.
+    pixels_BHWC = torch.from_numpy(np.stack(pictures)).float()
+    return ((pixels_BHWC / 255 - 0.5) / 0.5).permute(0, 3, 1, 2)
 
 
 def example_pixels(examples: Sequence[SceneExample]) -> Tensor:
-    """Numbers of pixels, as the saved model's image processor makes them: ``[B, 3, SIDE, SIDE]``."""
-    # Times 1/255, less 0.5, over 0.5: what preprocessor_config.json says.
-    pixels_BHWC = torch.from_numpy(np.stack([x.pixels for x in examples])).float()
-    return ((pixels_BHWC / 255 - 0.5) / 0.5).permute(0, 3, 1, 2)
+    """The same of the pictures of examples."""
+    return normalised_pixels([x.pixels for x in examples])
 
 
 def question_ids(question: SceneQuestion, ids: Mapping[str, int]) -> tuple[list[int], list[int]]:
@@ -558,11 +595,12 @@ def measure_answers(
     return {kind: sum(same) / len(same) for kind, same in sorted(counts.items())}
 
 
-def scene_tokenizer(words: Sequence[str]) -> Tokenizer:
+def scene_tokenizer(words: Sequence[str], shown: Sequence[str] = ()) -> Tokenizer:
     """A tokenizer of which every word is a token, the marks first.
 
     Args:
         words: The marks, then all words, each once.
+        shown: Further marks among the words, which a text shows. Default: none.
 
     Returns:
         The tokenizer. Punctuation is no token, and capitals are small letters.
@@ -576,11 +614,12 @@ def scene_tokenizer(words: Sequence[str]) -> Tokenizer:
     tokenizer.add_special_tokens(
         [AddedToken(mark, special=True, normalized=False) for mark in MARKS]
     )
+    tokenizer.add_tokens([AddedToken(mark, normalized=False) for mark in shown])
     return tokenizer
 
 
 def published_files(
-    spec: VisionSpec, shape: LlamaShape, words: Sequence[str]
+    spec: VisionSpec, shape: LlamaShape, words: Sequence[str], shown: Sequence[str] = ()
 ) -> Mapping[str, Mapping[str, Any]]:
     """What a directory of the LLaVA layout holds beside its weights.
 
@@ -588,6 +627,7 @@ def published_files(
         spec: The sizes of the tower.
         shape: Those of the language model.
         words: All words, in the order of their tokens.
+        shown: Marks among them that a text shows. Default: none.
 
     Returns:
         The content of each file by its name.
@@ -632,7 +672,7 @@ def published_files(
             "image_std": [0.5, 0.5, 0.5],
             "resample": 3,
         },
-        "tokenizer.json": json.loads(scene_tokenizer(words).to_str()),
+        "tokenizer.json": json.loads(scene_tokenizer(words, shown).to_str()),
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "eos_token": END,

@@ -58,7 +58,7 @@ class Card:
     "" where no figure is known; unexercised: of a method that never drafts, or whose drafts are
     never accepted or never rejected, by that word ("drafted", "accepted", "rejected") one sentence
     that says why: an enumeration of its law fails where such a thing never happens and no reason is
-    given.
+    given; shows_masks: whether an answer may have masks of the prompt's image beside its text.
     """
 
     name: str
@@ -77,6 +77,7 @@ class Card:
     needs_training: bool = False
     published: str = ""
     unexercised: Mapping[str, str] = field(default_factory=dict[str, str])
+    shows_masks: bool = False
 
     @property
     def needs_draft(self) -> bool:

@@ -233,6 +233,34 @@ class UpsamplerFields(StrictFields):
         return self
 
 
+class MaskHeadFields(StrictFields):
+    """config.json of what reads masks of images behind a text.
+
+    Attributes:
+        asks: The token behind which a mask is read.
+        mark: The token that stands for a patch.
+        rows: Rows of patches of an image.
+        columns: Patches of a row.
+        patch: Pixels of a patch's side.
+        width: Size of the states.
+    """
+
+    vocab_size: Annotated[int, Field(ge=2, le=1 << 24)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+    asks: Id
+    mark: Id
+    rows: Annotated[int, Field(ge=1, le=1 << 10)]
+    columns: Annotated[int, Field(ge=1, le=1 << 10)]
+    patch: Annotated[int, Field(ge=1, le=1 << 10)]
+    width: Annotated[int, Field(ge=1, le=1 << 20)]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if (most := max(self.asks, self.mark)) >= self.vocab_size:
+            raise FileError(f"a token is {most}: vocab_size is {self.vocab_size}")
+        return self
+
+
 class PatchHeadFields(StrictFields):
     """config.json of what draws patches of pictures behind a model's states.
 

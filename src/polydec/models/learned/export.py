@@ -25,6 +25,7 @@ WHY: Mapping[str, str] = MappingProxyType(
         "block-drafter": "it reads a source beside the text",
         "word-reader": "it reads an image beside the text",
         "upsampler": "neither drafts pictures at a low resolution",
+        "mask-head": "neither reads a mask in one pass over tokens that see one another",
         "patch-head": "neither draws tokens that are vectors",
         "heads": "Medusa's (`polydec train heads --kind medusa-published`) read what left the last norm; neither has Hydra",
         "eagle": "theirs (`polydec train eagle --kind eagle-published`) has no norm before attention or the head",

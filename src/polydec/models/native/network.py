@@ -679,6 +679,12 @@ class CpuStep:
         return rms_norm(hidden_RH.float(), self._norm_W.shape, self._norm_W, self.config.eps)
 
     @property
+    def sees_ahead(self) -> bool:
+        """Whether tokens of a query may see one another, those behind them too (`mutual`)."""
+        # Where a window begins is counted from the last slot that a row sees.
+        return self.config.causal and not any(self.config.windows)
+
+    @property
     def still(self) -> str:
         """Why cached keys cannot be turned to other positions; "": they can."""
         if self.cache_dtype != "float32":
@@ -801,8 +807,11 @@ class CpuStep:
         # A chain: each row sees every slot up to its own.
         if chain:
             position += range(q.first, stop)
-            seen += range(q.first + 1, stop + 1)
-            prefix += range(q.first + 1, stop + 1)
+            # The last ones may see one another: all up to the end.
+            free = stop - q.mutual
+            ends = [*range(q.first + 1, free + 1), *[stop] * q.mutual]
+            seen += ends
+            prefix += ends
             start += [0] * n
             return
         # A tree: a row sees the committed slots, then its own path, slot by slot. A path is its

@@ -90,6 +90,23 @@ def tree_attention_mask(
     return see[first - low :].to(device)
 
 
+def let_see_each_other(mask_MS: Tensor, count: int) -> Tensor:
+    """Let the last rows of a mask see one another.
+
+    Args:
+        mask_MS: An additive mask, ``[M, S]``, whose last columns are the last rows' own slots.
+        count: How many rows, at most M; 0: none.
+
+    Returns:
+        The mask with 0 in that corner: a copy, as masks are shared.
+    """
+    if not count:
+        return mask_MS
+    mask_MS = mask_MS.clone()
+    mask_MS[-count:, -count:] = 0.0
+    return mask_MS
+
+
 def up_to_block(slots: Sequence[int], size: int, block: int, like: Tensor) -> Tensor:
     """Additive mask of a network that is causal by blocks: a slot sees everything up to the end of
     its own block.

@@ -632,8 +632,11 @@ def _layers(
     if causal and not (m == 1 and masks.is_chain(cache.parent[: stop - min(cache.length, stop)])):
         seen = (
             min(q.first, cache.length),
-            masks.tree_attention_mask(
-                q.first, stop, cache.length, cache.parent, kv.dtype, kv.device
+            masks.let_see_each_other(
+                masks.tree_attention_mask(
+                    q.first, stop, cache.length, cache.parent, kv.dtype, kv.device
+                ),
+                q.mutual,
             ),
         )
     # A bidirectional network sees what follows, too.

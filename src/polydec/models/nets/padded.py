@@ -193,8 +193,11 @@ def _seen(p: PackedPass, width: int | None, P: int, M: int, like: Tensor) -> Ten
         stop = q.first + m
         # Slots below `low` are committed and older than the query: all of its tokens see them.
         low = min(q.first, cache.length)
-        own = masks.tree_attention_mask(
-            q.first, stop, cache.length, cache.parent, like.dtype, like.device
+        own = masks.let_see_each_other(
+            masks.tree_attention_mask(
+                q.first, stop, cache.length, cache.parent, like.dtype, like.device
+            ),
+            q.mutual,
         )
         if width is None:
             mask[b, :m, left : left + low] = 0.0

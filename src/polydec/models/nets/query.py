@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
@@ -41,6 +42,8 @@ class NetworkQuery:
             are not one run. `first` is then the lowest. None: they are one run.
         adapter: What changes the matrices at some rows (models/nets/gated.py). None: nothing does.
         gated: Ascending indices of those of the M rows that `adapter` changes.
+        mutual: The last so many of the M tokens, which are staged in a row, see one another, those
+            behind them too. 0: none does.
     """
 
     cache: Any
@@ -55,6 +58,7 @@ class NetworkQuery:
     at: tuple[int, ...] | None = None
     adapter: Any = None
     gated: tuple[int, ...] = ()
+    mutual: int = 0
 
     @property
     def slots(self) -> Sequence[int]:
@@ -104,7 +108,16 @@ class NetworkQuery:
             rows=rows,
             embed=embed,
             gated=gated,
+            # Those that see one another are the last ones, and are never parted.
+            mutual=self.mutual if stop >= len(self) else 0,
         )
+
+    def part_edges(self, limit: int) -> list[int]:
+        """Where the query is cut into parts of at most so many tokens; those that see one another
+        stay together, however many they are."""
+        # All before them may be parted anywhere.
+        free = len(self) - self.mutual
+        return [*range(0, free, limit), *([free] if self.mutual else ()), len(self)]
 
 
 Run = tuple[tuple[int, ...], frozenset[int], int]
@@ -174,9 +187,7 @@ def forward_in_parts(
     """
     if all(len(q) <= limit for q in queries):
         return forward(queries)
-    parts = [
-        [q.cut_query(i, min(i + limit, len(q))) for i in range(0, len(q), limit)] for q in queries
-    ]
+    parts = [[q.cut_query(i, j) for i, j in pairwise(q.part_edges(limit))] for q in queries]
     # One call: parts of a query stand one after another, so each finds the entries of the part
     # before it in the cache.
     answers = iter(forward([p for pieces in parts for p in pieces]))

@@ -497,6 +497,11 @@ class LlamaTransformer:
         return torch.cat([parts[i % 3][i] for i in range(len(sections))], -1)
 
     @property
+    def sees_ahead(self) -> bool:
+        """Whether tokens of a query may see one another, those behind them too (`mutual`)."""
+        return self.config.causal and self.config.superlinear is None
+
+    @property
     def tells_grids(self) -> bool:
         """Whether vectors of an image stand at its rows and columns."""
         return bool(self.config.sections)

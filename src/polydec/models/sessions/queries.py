@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -99,6 +100,7 @@ async def feed_text(
     entries: Sequence[LedgerEntry] = (),
     parent: Sequence[int] = (),
     twin: Any = None,
+    mutual: int = 0,
 ) -> NetworkAnswer:
     """Feed text that the cache lacks, and a draft's entries after it, in one pass of all layers.
 
@@ -113,6 +115,7 @@ async def feed_text(
         parent: Of each of these the offset of its parent; -1: the end of the text.
         twin: A fork of the session's cache, which is fed in its place; None: the session's own
             cache.
+        mutual: The last so many of these entries see one another. Default 0.
 
     Returns:
         The network's answer.
@@ -133,6 +136,7 @@ async def feed_text(
         cache.commit_path(range(len(tokens)))
     cache.stage_slots(parent)
     query = query_of(cache, first, [*entries_of(tokens), *entries], rows, want)
+    query = replace(query, mutual=mutual) if mutual else query
     answer = await build_forward(ledger.network, query)
     if twin is None:
         ledger.filling = None

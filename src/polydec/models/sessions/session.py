@@ -3,7 +3,7 @@ are named in `ledger`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -17,7 +17,7 @@ from polydec.models.nets.grid_positions import ImageGrid
 from polydec.models.nets.press import CachePress, reads_repeats
 from polydec.models.nets.query import NetworkAnswer, NeuralNetwork
 from polydec.models.nets.scores import LogitScores
-from polydec.models.sessions import depths, moved_router, paths, prompts
+from polydec.models.sessions import depths, moved_router, paths, prompts, slots
 from polydec.models.sessions.checks import require_answerable, require_layers
 from polydec.models.sessions.image_fall import ImageFall, settle_image_fall
 from polydec.models.sessions.ledger import SessionLedger
@@ -218,6 +218,34 @@ class LMSession:
         if getattr(self.law.network, "tells_grids", False):
             return self.ledger.cache.grids
         return ()
+
+    def read_slots(
+        self, vectors_NH: Tensor, grid: tuple[int, int] | None = None, causal: bool = False
+    ) -> Coroutine[Any, Any, Tensor]:
+        """Read slots behind the text; see `Session.read_slots`.
+
+        Args:
+            vectors_NH: What enters the first layer for them.
+            grid: Rows and columns of the image whose cells they are. None: they follow as words do.
+            causal: Whether a slot sees none behind it. Default False.
+
+        Returns:
+            What gives their states behind the last layer, once it is awaited.
+
+        Raises:
+            RequestError: They cannot be read here; before anything is awaited.
+        """
+        law = self.law
+        slots.require_slots(law.network, law.press, len(self.ledger.text), vectors_NH)
+        return self._read_slots(vectors_NH, grid, causal)
+
+    async def _read_slots(
+        self, vectors_NH: Tensor, grid: tuple[int, int] | None, causal: bool
+    ) -> Tensor:
+        await self._settle_image()
+        hidden_NH = await slots.read_slots(self.ledger, vectors_NH, grid, causal)
+        await self.pause_on_hold()
+        return hidden_NH
 
     def layer_memory(self, layer: int | None = None) -> tuple[Tensor, Tensor]:
         self.ledger.settle_pass()

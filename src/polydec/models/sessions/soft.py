@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
@@ -61,6 +61,37 @@ def soft_prompt_surplus(prompt: object) -> int:
     return max(
         0, sum(len(x.vectors_KD) - len(x.stands_for or ()) for x in parts if isinstance(x, Soft))
     )
+
+
+def last_image_vectors(vectors: Mapping[int, Tensor], count: int, who: str) -> Tensor | None:
+    """The vectors of the last image of a text.
+
+    Args:
+        vectors: What stands in the text in the place of tokens, by its place (`Session.text_vectors`).
+        count: Vectors that an image must have.
+        who: What was trained for so many, as a message calls it.
+
+    Returns:
+        Shape ``[count, H]``; None: the text has no vectors.
+
+    Raises:
+        RequestError: The last run of vectors is no whole number of such images.
+    """
+    if not vectors:
+        return None
+    # An image stands in a run of places; the last run is the last image's.
+    last = max(vectors)
+    first = last
+    while first - 1 in vectors:
+        first -= 1
+    have = last + 1 - first
+    # Images that touch are of one size: the last one's vectors are the last ones.
+    if have % count:
+        raise RequestError(
+            f"the last image has {have} vectors: {who} was trained for {count}, one a patch, so give an image of its size, "
+            "and no press of images"
+        )
+    return torch.stack([vectors[at] for at in range(last + 1 - count, last + 1)])
 
 
 def image_grids(text: Sequence[int], *, whole: bool = True) -> tuple[ImageGrid, ...]:

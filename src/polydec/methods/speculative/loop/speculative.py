@@ -5,12 +5,13 @@ Plain decoding is the drafter that proposes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from polydec.core.decoder import Streams
 from polydec.core.effects import gather_coroutines
-from polydec.core.protocols import Target
+from polydec.core.protocols import Session, Target
 from polydec.core.request import Request, Result, TextGuard
 from polydec.core.rng import Rng
 from polydec.core.transcript import AnswerText, Transcript, logprobs_at_nodes
@@ -19,6 +20,27 @@ from polydec.methods.speculative.loop.events import ForcedEvent, ProposedEvent, 
 from polydec.methods.speculative.loop.protocols import Drafter, Policy, Verifier
 from polydec.methods.speculative.loop.stats import DraftCount
 from polydec.methods.speculative.loop.walk import Walk, WalkRound
+
+
+class AnswerReading(Protocol):
+    """What is read of the target behind an answer, beside its text."""
+
+    def check_session(self, session: Session) -> None:
+        """Check that it can be read behind a prompt. Raises PolydecError where it cannot."""
+        ...
+
+    async def read_answer(self, walk: Walk, prompt: Sequence[int], answer: Result) -> Result:
+        """Read it behind an answer that has ended.
+
+        Args:
+            walk: Wrote the answer; its last round is not committed.
+            prompt: The prompt.
+            answer: The answer.
+
+        Returns:
+            The answer with what was read.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -32,6 +54,7 @@ class SpeculativeDecoder:
         policy: How much is guessed next.
         law: What the target's law is to the one that the request names: LAW, the same, or
             APPROXIMATE where the recipe puts another in its place.
+        reading: What is read of the target behind each answer. None: nothing.
     """
 
     target: Target
@@ -39,6 +62,7 @@ class SpeculativeDecoder:
     verifier: Verifier
     policy: Policy[Any]
     law: Exactness = Exactness.LAW
+    reading: AnswerReading | None = None
 
     @property
     def exactness(self) -> Exactness:
@@ -70,14 +94,15 @@ class SpeculativeDecoder:
         # A guard looks at whole laws, to see whether any token is left.
         if request.guard is not None:
             base = RowDetail.ROW
-        walk = await Walk.open_walk(self, request.prompt, base=base, whole=request.n > 1)
+        session = self._open_session(request.prompt)
+        walk = await Walk.of_session(self, session, request.prompt, base=base, whole=request.n > 1)
         walks = [walk]
         try:
             # The prompt is read once; further answers branch from it.
             walks += [walk.fork(choice) for choice in request.choices[1:]]
             return await gather_coroutines(
                 *(
-                    _write(w, text, rng(choice), into, self.vocab.words)
+                    _write(w, text, rng(choice), into, self.vocab.words, self.reading)
                     for w, text, choice in zip(walks, texts, request.choices, strict=True)
                 )
             )
@@ -85,9 +110,25 @@ class SpeculativeDecoder:
             for w in walks:
                 w.close()
 
+    def _open_session(self, prompt: Sequence[int]) -> Session:
+        """A session on the prompt, behind which answers can be read as that is asked for."""
+        session = self.target.open_session(prompt)
+        try:
+            if self.reading is not None:
+                self.reading.check_session(session)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
 
 async def _write(
-    walk: Walk, text: AnswerText, rng: Rng, into: Transcript, words: TokenCodec | None
+    walk: Walk,
+    text: AnswerText,
+    rng: Rng,
+    into: Transcript,
+    words: TokenCodec | None,
+    reading: AnswerReading | None,
 ) -> Result:
     """Run round after round until the text ends; ``words`` spells drafted tokens for observers."""
     choice = text.choice or 0
@@ -126,10 +167,14 @@ async def _write(
             if into.is_observed(ForcedEvent) and (forced := _forced(guard, before, r, new)):
                 into.on(ForcedEvent(choice, forced))
         if text.finish_reason is not None:
+            answer = text.finished_answer(count.stats)
+            # The walk holds the cache that the answer was written from.
+            if reading is not None:
+                answer = await reading.read_answer(walk, into.request.prompt, answer)
             # The walk is closed at once, so that the cache it holds is free for the choices that go
             # on.
             walk.close()
-            return text.finished_answer(count.stats)
+            return answer
         walk.commit_round(r)
 
 

@@ -297,6 +297,25 @@ class Walk:
         twin._open = True
         return twin
 
+    def open_behind(self, text: Sequence[int]) -> Session:
+        """A session of its own behind another length of the text.
+
+        Args:
+            text: All tokens that it has seen, from the prompt on: what is committed here begins with
+                them, or they begin with it.
+
+        Returns:
+            The session; the walk goes on without it. The caller closes it.
+        """
+        session = self._session.fork()
+        # All but the root, which waits for the next round.
+        committed = self.position - 1
+        if len(text) < committed:
+            session.rewind_tokens(committed - len(text))
+        else:
+            session.commit_tokens(tuple(text[committed:]))
+        return session
+
     def close(self) -> None:
         """Give everything back. A second call does nothing."""
         if self._open:
