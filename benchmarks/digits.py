@@ -56,7 +56,8 @@ class PictureMethod:
 
     Attributes:
         name: Of its row.
-        model: Which model it decodes: "tokens", "masked", or "scales", the first one with a draft of small pictures.
+        model: Which model it decodes: "tokens", "rows" (with a token behind every row), "masked", or "scales", the first one
+            with a draft of small pictures.
         method: As a request names it.
         options: Of the method.
         steer: How the law is steered. None: not.
@@ -89,6 +90,25 @@ def jacobi_methods(width: int) -> list[PictureMethod]:
         PictureMethod(guided, "tokens", "speculative-jacobi", options, "cfg", "plain, guided")
     )
     return out
+
+
+def row_methods() -> list[PictureMethod]:
+    """Methods that draw pictures of which a token ends every row."""
+    base = "plain, rows that end"
+    return [
+        PictureMethod(base, "rows", "plain", {}, None, base),
+        *(
+            PictureMethod(
+                f"speculative-jacobi, window {window}, rows that end",
+                "rows",
+                "speculative-jacobi",
+                {"window": window},
+                None,
+                base,
+            )
+            for window in (4, 8)
+        ),
+    ]
 
 
 def scale_methods() -> list[PictureMethod]:
@@ -277,10 +297,11 @@ def main() -> None:
     parser.add_argument("--colours", type=int, default=128)
     parser.add_argument("--each", type=int, default=EACH)
     parser.add_argument("--only", nargs="+", help="names of rows; all without")
-    parser.add_argument("--model", help="rows of one model alone, as tokens, scales, masked")
+    parser.add_argument("--model", help="rows of one model alone, as tokens, rows, scales, masked")
     parser.add_argument(
         "--tokens", help="the first model, by a name like --model's; trained without"
     )
+    parser.add_argument("--row-steps", type=int, help="steps of the model whose rows end, likewise")
     parser.add_argument("--low-steps", type=int, help="steps of MuLo-SD's two; as the first model")
     asked = parser.parse_args()
     options = {
@@ -291,7 +312,12 @@ def main() -> None:
         "width": asked.width,
         "layers": asked.layers,
     }
-    wanted = [*jacobi_methods(asked.side), *scale_methods(), *masked_methods(asked.side**2)]
+    wanted = [
+        *jacobi_methods(asked.side),
+        *row_methods(),
+        *scale_methods(),
+        *masked_methods(asked.side**2),
+    ]
     methods = [
         m
         for m in wanted
@@ -302,6 +328,9 @@ def main() -> None:
     if any(m.model == "masked" for m in methods):
         more = {"masked": True, "steps": asked.masked_steps or asked.steps}
         places["masked"] = trained(asked.out / "masked", asked.images, {**options, **more})
+    if any(m.model == "rows" for m in methods):
+        more = {"row_ends": True, "steps": asked.row_steps or asked.steps}
+        places["rows"] = trained(asked.out / "rows", asked.images, {**options, **more})
     loaded = {name: polydec.load(str(at), draft=None, threads=1) for name, at in places.items()}
     if any(m.model == "scales" for m in methods):
         low, up = trained_scales(asked.out, asked.images, first, asked.low_steps or asked.steps)
@@ -336,7 +365,11 @@ def main() -> None:
         for seed in SEEDS:
             lm = loaded[how.model]
             pictures, counted = drawn(lm, how, seed, asked.each)
-            made = [(lm.encode(word)[0], c.token_ids) for word, c in pictures]
+            # The judge knows tiles alone, and no marks between them.
+            made = [
+                (judge.encode(word)[0], [x for x in c.token_ids if x < len(view.tiles)])
+                for word, c in pictures
+            ]
             pixels = np.stack([c.picture.pixels for _, c in pictures])
             row = {
                 "name": how.name,

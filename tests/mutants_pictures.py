@@ -27,6 +27,41 @@ MUTANTS = [
         f"{JACOBI_TESTS}::test_the_law_is_the_target_s",
     ),
     Mutant(
+        "speculative-jacobi: the end of a row waits for a pass",
+        JACOBI,
+        "if rows is not None and rows.ends_row(len(text) - self.begun):",
+        "if False:",
+        f"{JACOBI_TESTS}::test_the_end_of_a_row_takes_no_pass",
+    ),
+    Mutant(
+        "speculative-jacobi: the recipe does not ask where rows end",
+        "methods/speculative/recipes/speculative_jacobi.py",
+        "SpeculativeJacobiDrafter(window, back, drawn, begin, end, kit.rows)",
+        "SpeculativeJacobiDrafter(window, back, drawn, begin, end)",
+        f"{JACOBI_TESTS}::test_the_end_of_a_row_takes_no_pass",
+    ),
+    Mutant(
+        "speculative-jacobi: new places copy the end of a row",
+        JACOBI,
+        "while rows is not None and at and text[at] == rows.mark:",
+        "while False:",
+        f"{JACOBI_TESTS}::test_no_new_place_copies_the_end_of_a_row",
+    ),
+    Mutant(
+        "speculative-jacobi: a full row says what may be written",
+        JACOBI,
+        "marked = rows is not None and rows.ends_row(seen - self.begun)",
+        "marked = False",
+        f"{JACOBI_TESTS}::test_what_may_be_written_is_not_read_off_a_full_row",
+    ),
+    Mutant(
+        "pictures: rows end where the model likes",
+        "request/families.py",
+        "laid = () if rows is None else (rows,)",
+        "laid = ()",
+        f"{TRAINED_TESTS}::test_a_token_of_its_own_stands_behind_every_row",
+    ),
+    Mutant(
         "speculative-jacobi: no rows are kept, so nothing is drawn",
         JACOBI,
         "        for node in range(done + 1, len(draft)):",
@@ -50,8 +85,8 @@ MUTANTS = [
     Mutant(
         "speculative-jacobi: new places always copy the last token",
         JACOBI,
-        "text[max(0, len(text) - max(1, back))]",
-        "text[-1]",
+        "at = max(0, len(text) - max(1, back))",
+        "at = len(text) - 1",
         f"{JACOBI_TESTS}::test_places_that_no_pass_has_seen_copy",
     ),
     Mutant(

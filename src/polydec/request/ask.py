@@ -27,7 +27,7 @@ from polydec.models.text.message_forms import joined_text
 from polydec.models.text.picture_view import PictureView
 from polydec.request.answer_functions import answer_functions, check_functions
 from polydec.request.answer_language import answer_language, constraint_of_request
-from polydec.request.families import request_family
+from polydec.request.families import request_family, row_end_rule
 from polydec.request.fields import Ask, convert_ask
 from polydec.request.gap_decoder import GapFillingDecoder
 from polydec.request.gap_marks import find_gap_marks, split_at_gaps
@@ -299,6 +299,7 @@ def choose_method(
         # Behind an edit part of the prompt is never fed, so states of it are not there.
         whole_prompt=reuse is None or not reuse.edited,
         other=_other_prompts(bent),
+        rows=row_end_rule(model.checkpoint.view),
     )
     decoder = registry.build_recipe(checked.recipe, kit, checked.options)
     request = bent.request

@@ -10,6 +10,7 @@ from typing import Any
 from polydec.base.errors import RequestError
 from polydec.base.options import short_repr
 from polydec.core.protocols import Shaper
+from polydec.laws.shapers.row_ends import RowEndRule
 from polydec.laws.shapers.sampling import (
     Sampling,
     all_sampling_fields,
@@ -34,6 +35,7 @@ from polydec.models.sessions.checkpoint import (
     resolve_deferred_bundle,
 )
 from polydec.models.sessions.encoder_decoder import EncoderDecoderModel, SourceContent
+from polydec.models.text.picture_view import PictureView
 from polydec.request.gap_marks import GapMarks, find_gap_marks
 from polydec.request.image_prompts import (
     check_image_request,
@@ -480,6 +482,13 @@ def _shape_each_position(bent: BentRequest, sampling: Sampling) -> tuple[Shaper[
     return build_shapers(sampling, order=order, seed=bent.request.seed, choice=0)
 
 
+def row_end_rule(view: PictureView | None) -> RowEndRule | None:
+    """Where the rows of a model's pictures end with a mark; None: nowhere, or its answers are texts."""
+    if view is None or view.row_end is None:
+        return None
+    return RowEndRule(view.width, view.row_end)
+
+
 def _shape_next_token_laws(bent: BentRequest) -> ShapedLaws:
     """The law of the next token and, where a method asks for it, the draft's, both shaped by the
     rules of sampling."""
@@ -501,12 +510,15 @@ def _shape_next_token_laws(bent: BentRequest) -> ShapedLaws:
         geometry=model.checkpoint.lm.geometry,
         language=bent.language,
     )
-    shapers = build(processor=bent.processor)
+    # A picture's layout comes first: no other rule writes over it.
+    rows = row_end_rule(model.checkpoint.view)
+    laid = () if rows is None else (rows,)
+    shapers = (*laid, *build(processor=bent.processor))
     # The same rules for the draft: what it proposes is what the law would take.
     draft_shapers = shapers
     if bent.processor is not None:
         # Of its own: where it fails at a row of the draft, it may be right about the model's.
-        draft_shapers = build(processor=bent.processor.for_draft())
+        draft_shapers = (*laid, *build(processor=bent.processor.for_draft()))
 
     # Once a request, and only if a method asks: the draft may not be loaded yet.
     @cache

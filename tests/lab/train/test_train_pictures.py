@@ -24,6 +24,7 @@ from polydec.lab.train.pictures import (
     masked_picture_loss,
     mean_picture_loss,
     train_pictures,
+    view_of_target,
 )
 from polydec.lab.train.specs.pictures import PicturesSpec
 from polydec.models.text.tile_search import cut_patches, nearest_tiles
@@ -53,6 +54,32 @@ def test_a_masked_model_fills_canvases(tmp_path):
     assert max(made.token_ids) < len(lm.checkpoint.view.tiles)
     guided = polydec.generate(lm, "down", method="maskgit", options={"guidance": 2.0})
     assert guided.picture.pixels.shape == (SIDE, SIDE, 1)
+
+
+def test_a_token_of_its_own_stands_behind_every_row(tmp_path):
+    out, result = trained_model(tmp_path, row_ends=True)
+    lm = polydec.load(str(out), draft=None, threads=1)
+    view = lm.checkpoint.view
+    assert view.row_end == len(view.tiles) and result["tokens_of_picture"] == SIDE * (SIDE + 1)
+    ends = [at % (SIDE + 1) == SIDE for at in range(SIDE * (SIDE + 1))]
+    for fields in (
+        {"method": "plain"},
+        {"method": "speculative-jacobi", "options": {"window": 3}},
+        {"method": "plain", "steer": "cfg", "steer_options": {"scale": 2.0}},
+        {"method": "plain", "sampling": polydec.Sampling(temperature=0.0)},
+    ):
+        made = polydec.generate(lm, "across", **fields)
+        assert [x == view.row_end for x in made.token_ids] == ends
+        assert made.picture.pixels.shape == (SIDE, SIDE, 1)
+    fewer = polydec.generate(lm, "across", method="speculative-jacobi", options={"window": 1})
+    assert fewer.metrics["target_passes"] <= SIDE * SIDE + 1
+    # The class is read as one of the same model without marks would be.
+    assert lm.encode("across")[-1] == view.row_end + 1
+    with pytest.raises(RequestError, match=r"low_of is .*: it must be a model that draws square"):
+        view_of_target(str(out), "low_of")
+    for fields in ({"masked": True}, {"low_of": "zoo:digits"}):
+        with pytest.raises(RequestError, match=r"^row_ends is set: .* so leave out "):
+            PicturesSpec("x", "y", row_ends=True, **fields)
 
 
 def test_patches_are_tokens_of_several_pixels(tmp_path):

@@ -31,7 +31,7 @@ from polydec.lab.train.word_images import (
     draw_word,
     draw_word_image,
 )
-from polydec.lab.train.word_reader import train_word_reader
+from polydec.lab.train.word_reader import LEARNED, TrainableWordReader, train_word_reader
 from polydec.models.formats.images import StripShape
 from polydec.models.formats.seq2seq import T5Shape
 from polydec.models.learned.kinds import word_reader
@@ -106,6 +106,19 @@ def test_held_out_words_are_never_drawn_to_learn_from():
     rng = np.random.default_rng(2)
     assert not any(held_out(x.word) for x in words.draw_examples(50, rng, unseen=False))
     assert all(held_out(x.word) for x in words.draw_examples(50, rng, unseen=True))
+
+
+def test_images_that_are_drawn_once_are_learned_from_again():
+    rng = np.random.default_rng(2)
+    drawn = [x.strip.pixels for x in DrawnWords(3, 6, BARE, 5).draw_examples(60, rng, False)]
+    assert len(set(drawn)) == 5
+    fresh = DrawnWords(3, 6, BARE).draw_examples(60, rng, False)
+    assert len({x.strip.pixels for x in fresh}) > 50
+    # Another seed has other ones, and what is measured is new.
+    other = DrawnWords(3, 6, BARE, 5, 1).draw_examples(60, rng, False)
+    assert not {x.strip.pixels for x in other} & set(drawn)
+    unseen = DrawnWords(3, 6, BARE, 5).draw_examples(30, rng, True)
+    assert len({x.strip.pixels for x in unseen}) > 20 and all(held_out(x.word) for x in unseen)
 
 
 # training
@@ -319,9 +332,10 @@ def test_each_loss_falls_on_a_batch_that_is_learned_by_heart(reading):
     words = [(3, 4, 5, 1), (6, 7, 1), (8, 9, 10, 11, 2, 1)]
     x, there = torch.randn(3, 10, 16), torch.ones(3, 10, dtype=torch.bool)
     step = torch.optim.Adam(head.parameters(), 1e-2)
+    loss_of = LEARNED[reading](WordReaderSpec("x", "y", reading))
     losses = list[float]()
     for at in range(60):
-        loss = reading_losses.LOSSES[reading](head, x, there, words, np.random.default_rng(at))
+        loss = loss_of(head, x, there, words, np.random.default_rng(at))
         step.zero_grad()
         loss.backward()
         step.step()
@@ -354,6 +368,82 @@ def test_what_weighs_nothing_is_left_out_of_a_loss():
 
     gradients("mdiff4str", masked, patterns=(watched,))
     assert drawn == [4, 3]
+
+
+def test_as_many_letters_are_counted_as_a_word_has_and_some_absent_ones():
+    words = [(3, 4, 3, 1), (6, 1)]
+    every = reading_losses.counted_classes(words, 12, 0, np.random.default_rng(1))
+    assert every.tolist() == [list(range(12))] * 2
+    few = reading_losses.counted_classes(words, 12, 2, np.random.default_rng(1)).tolist()
+    assert [len(set(row)) for row in few] == [5, 5]
+    assert set(few[0]) >= {1, 3, 4} and set(few[1]) >= {1, 6}
+    # Other absent ones with each draw, and no more than there are.
+    drawn = [reading_losses.counted_classes(words, 12, 2, np.random.default_rng(s)) for s in (1, 2)]
+    assert not torch.equal(*drawn)
+    assert reading_losses.counted_classes(words, 12, 99, np.random.default_rng(1)).shape == (2, 12)
+
+
+def test_letters_that_are_not_drawn_are_not_counted():
+    x, there = torch.randn(2, 10, 16), torch.ones(2, 10, dtype=torch.bool)
+    torch.manual_seed(1)
+    head = HEADS["cppd"](ReadingShape(12, 16, 2, 7, 32))
+    words = [(3, 4, 3, 1), (3, 4, 1)]
+    rng = np.random.default_rng(1)
+    reading_losses.counting_loss(head, x, there, words, rng, absent=1).backward()
+    asked = head.classes.grad.abs().sum(1) > 0
+    assert {1, 3, 4} <= set(asked.nonzero().flatten().tolist()) and int(asked.sum()) < 6
+
+
+def test_each_copy_of_a_word_is_masked_and_spoilt_apart():
+    shown = list[torch.Tensor]()
+
+    class Watched(MaskedHead):
+        def forward(self, canvas_CN, states_BSW, there_BS):
+            shown.append(canvas_CN)
+            return super().forward(canvas_CN, states_BSW, there_BS)
+
+    torch.manual_seed(1)
+    head = Watched(ReadingShape(12, 16, 2, 7, 32))
+    x, there = torch.randn(2, 10, 16), torch.ones(2, 10, dtype=torch.bool)
+    words = [(3, 4, 5, 6, 1), (8, 9, 10, 7, 1)]
+    rng = np.random.default_rng(3)
+    reading_losses.masked_loss(head, x, there, words, rng, copies=3).backward()
+    masks, wrong = shown
+    assert masks.shape == wrong.shape == (6, 8)
+    for canvas in (masks[:3], masks[3:], wrong[:3], wrong[3:]):
+        assert len({tuple(row) for row in canvas.tolist()}) > 1
+    # What is left of the first word stands on its own three canvases.
+    assert set(masks[:3].flatten().tolist()) <= {*words[0], head.mask}
+    assert set(masks[3:].flatten().tolist()) <= {*words[1], head.mask}
+
+
+def test_a_walk_that_never_ends_is_pulled_to_its_end():
+    torch.manual_seed(1)
+    head = NeighbourHead(ReadingShape(12, 16, 2, 7, 32))
+    maps = head(torch.randn(2, 10, 16), torch.ones(2, 10, dtype=torch.bool))
+    walk = head.walk_steps(maps, 4).detach()
+    walk[..., -1] = 1e-12
+    walk.requires_grad_()
+    words = [(3, 4, 5, 1), (6, 7, 1)]
+    loss, _ = reading_losses._walk_loss(head, maps, walk, words, 0.01)
+    heavier, _ = reading_losses._walk_loss(head, maps, walk, words, 1.0)
+    assert float((heavier - loss).detach()) == pytest.approx(0.99 * -math.log(1e-12), rel=1e-4)
+    (grad,) = torch.autograd.grad(loss, walk)
+    # By as much for each word as by a mass that is not so small: the logarithm's slope.
+    pulled = (grad[:, :, -1] * 1e-12 * -2 / 0.01).round(decimals=2)
+    assert pulled.tolist() == [[0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]]
+
+
+def test_the_matrices_of_layers_are_those_that_muon_takes():
+    shape = word_reader.WordReaderShape(
+        T5Shape(12, 32, 32, 64, 1, 1), StripShape(8, 4, 8, 64), 6, 7
+    )
+    network = TrainableWordReader(shape, "cppd", 0)
+    taken = set(map(id, network.reading_matrices))
+    named = {name for name, p in network.named_parameters() if id(p) in taken}
+    assert "encoder.block.0.layer.0.SelfAttention.q.weight" in named
+    assert "head.counting.0.into.weight" in named
+    assert not any("relative" in n or "classes" in n or "letters" in n for n in named)
 
 
 def test_walks_over_refined_images_are_learned_once_the_first_one_reads(monkeypatch):
@@ -400,9 +490,36 @@ def test_a_reader_with_rounds_is_saved_and_read_by_as_many_as_are_asked_for(trai
         generate(model, "", **fields, options={"rounds": 1})
 
 
+def test_a_word_in_an_image_is_read_together_with_a_language_model(trained):
+    file = trained / "story.png"
+    Pictures.fromarray(draw_word_image("RIVER", BARE, np.random.default_rng(1))).save(file)
+    model = load(str(trained / "base"), draft="zoo:tiny-draft", ngrams=None)
+
+    def read(**options):
+        fields = {"source": Image(file), "max_tokens": 6, "method": "gfd"}
+        return generate(model, "", **fields, options={"width": 5, **options}).text
+
+    alone = read(share=0.0)
+    assert alone == read(share=0.0, before="down to the ") and set(alone) <= set(LETTERS)
+    # The letters that the language model finds likely behind one another are others.
+    assert read(share=0.9, lagging=False) != alone
+
+
 def test_specs_keep_their_ranges():
-    with pytest.raises(PolydecError, match=r"^rounds is 2: a reader of cppd does not walk"):
-        WordReaderSpec("x", "y", "cppd", rounds=2)
+    for name, value, reading in (
+        ("rounds", 2, "lister"),
+        ("ending", 0.01, "lister"),
+        ("distances", True, "lister"),
+        ("joins", 2, "cppd"),
+        ("absent", 3, "cppd"),
+        ("copies", 3, "mdiff4str"),
+    ):
+        WordReaderSpec("x", "y", reading, **{name: value})
+        other = "cppd" if reading == "lister" else "lister"
+        with pytest.raises(
+            PolydecError, match=rf"^{name} is {value}: it is read with --reading {reading} alone"
+        ):
+            WordReaderSpec("x", "y", other, **{name: value})
     with pytest.raises(PolydecError, match=r"^width is 40: it must be a multiple of 32"):
         ReaderSpec("x", width=40)
     with pytest.raises(PolydecError, match=r"^least is 5: it must not exceed most"):

@@ -42,6 +42,7 @@ from polydec.laws.shapers.momentum import MomentumRule
 from polydec.laws.shapers.no_repeat_ngram import NoRepeatNgramRule
 from polydec.laws.shapers.presence import PresencePenaltyRule
 from polydec.laws.shapers.repetition import RepetitionPenaltyRule
+from polydec.laws.shapers.row_ends import RowEndRule
 from polydec.laws.shapers.temperature import TemperatureRule
 from polydec.laws.shapers.top_k import TopKRule
 from polydec.laws.shapers.top_n_sigma import TopNSigmaRule
@@ -229,6 +230,10 @@ CASES: dict[str, list[tuple[Any, dict[str, Any]]]] = {
     "repetition": [
         _case(RepetitionPenaltyRule(1.3), shifts=False, neutral=RepetitionPenaltyRule(1.0)),
         _case(RepetitionPenaltyRule(0.5), shifts=False),
+    ],
+    "row_ends": [
+        _case(RowEndRule(2, 3), alike=False, relabel=lambda to: RowEndRule(2, to(3))),
+        _case(RowEndRule(1, 0), alike=False, relabel=lambda to: RowEndRule(1, to(0))),
     ],
     "temperature": [
         _case(TemperatureRule(0.6), neutral=TemperatureRule(1.0)),

@@ -47,10 +47,15 @@ def test_letters_are_the_same_without_the_classes_that_are_counted():
     """Only the image's own rows are read, so classes change nothing that is read."""
     head = made(CountingHead)
     x, there = states(9, 5)
-    whole, bare = head(x, there), head(x, there, classes=False)
+    every = torch.arange(SHAPE.vocab).expand(2, -1)
+    whole, bare = head(x, there, every), head(x, there)
     assert torch.equal(whole.letters_BTV, bare.letters_BTV)
-    assert torch.equal(whole.occupied_BT, bare.occupied_BT) and bare.counts_BVC is None
-    assert whole.counts_BVC.shape == (2, SHAPE.vocab, SHAPE.longest)
+    assert torch.equal(whole.occupied_BT, bare.occupied_BT) and bare.counts_BCN is None
+    assert whole.counts_BCN.shape == (2, SHAPE.vocab, SHAPE.longest)
+    # Classes do not see each other, so a few of them are counted as they are among all.
+    few = head(x, there, torch.tensor([[3, 7], [1, 2]])).counts_BCN
+    assert torch.allclose(few[0], whole.counts_BCN[0, [3, 7]], atol=1e-5)
+    assert torch.allclose(few[1], whole.counts_BCN[1, [1, 2]], atol=1e-5)
 
 
 def test_counting_layers_shape_what_is_read():
@@ -63,8 +68,30 @@ def test_counting_layers_shape_what_is_read():
 
 
 def test_scores_of_the_joining_attention_are_not_divided():
+    head = made(CountingHead, shape=replace(SHAPE, joins=3))
+    assert [layer.scale for layer in head.joining] == [1.0, 8**-0.5, 1.0]
+    assert head.counting[0].scale == 8**-0.5 and len(made(CountingHead).joining) == 1
+
+
+def test_places_look_at_the_image_and_at_those_before_them_in_turn():
+    x, there = states(9)
+    head = made(CountingHead, shape=replace(SHAPE, joins=2))
+    before = head(x, there).letters_BTV
+    head.slots[4] += 1
+    changed = (head(x, there).letters_BTV - before).abs().amax(-1)[0] > 1e-5
+    # A place knows those before it, and none behind it.
+    assert changed.tolist() == [False] * 4 + [True] * 4
+    # With one layer each place is read by itself.
     head = made(CountingHead)
-    assert head.joining.scale == 1.0 and head.counting[0].scale == 8**-0.5
+    before = head(x, there).letters_BTV
+    head.slots[4] += 1
+    changed = (head(x, there).letters_BTV - before).abs().amax(-1)[0] > 1e-5
+    assert changed.tolist() == [at == 4 for at in range(8)]
+    # In a third one the image is read again.
+    head = made(CountingHead, shape=replace(SHAPE, joins=3))
+    before = head(x, there).letters_BTV
+    head.joining[2].v.weight.zero_()
+    assert not torch.allclose(head(x, there).letters_BTV, before)
 
 
 # LISTER
@@ -77,6 +104,20 @@ def test_rows_of_the_neighbour_matrix_sum_to_one_and_the_end_stays():
     assert maps.next_BMM[:, -1].tolist() == [[0.0] * 9 + [1.0]] * 2
     # Nothing leads to where a shorter image has no positions.
     assert maps.next_BMM[1, :5, 5:9].abs().max() == 0 and maps.start_BM[1, 5:9].abs().max() == 0
+
+
+def test_scores_have_a_bias_of_each_distance_only_where_it_is_asked_for():
+    bare = made(NeighbourHead)
+    assert "near" not in bare.state_dict()
+    far = made(NeighbourHead, shape=replace(SHAPE, distances=True))
+    far.load_state_dict({**bare.state_dict(), "near": torch.zeros(25)})
+    x, there = states(9)
+    assert torch.equal(far(x, there).next_BMM, bare(x, there).next_BMM)
+    # What is two positions on is likelier than before, and nothing else beside it.
+    far.near[far.FAR + 2] = 9.0
+    odds = (far(x, there).next_BMM / bare(x, there).next_BMM)[0, :-1, :9]
+    ahead = torch.arange(9)[None] - torch.arange(9)[:, None] == 2
+    assert bool((odds[ahead] > 1).all()) and bool((odds[~ahead][:60] <= 1 + 1e-5).all())
 
 
 def test_mass_on_the_end_never_falls():
@@ -220,6 +261,15 @@ def test_an_image_without_a_letter_is_read_as_none():
 
 
 # MDiff4STR
+
+
+def test_copies_of_a_word_read_its_image_and_not_each_other():
+    head = made(MaskedHead)
+    x, there = states(9, 5)
+    g = torch.Generator().manual_seed(4)
+    canvas = torch.randint(head.mask + 1, (6, 8), generator=g)
+    apart = head(canvas, x.repeat_interleave(3, 0), there.repeat_interleave(3, 0))
+    assert torch.allclose(head(canvas, x, there), apart, atol=1e-5)
 
 
 class ScriptedHead(MaskedHead):

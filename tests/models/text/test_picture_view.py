@@ -57,6 +57,25 @@ def test_more_tokens_than_there_are_places_are_left_out():
     assert (view.draw_tokens((1,) * 9).pixels == view.draw_tokens((1,) * 6).pixels).all()
 
 
+def test_what_stands_behind_a_row_draws_nothing():
+    stated = {**STATED, "row_end": 4}
+    view = read_picture_view({FIELD: stated, "vocab_size": 9}, {TILES: tiles()})
+    assert view.token_count == 8 and view_of().token_count == 6
+    marked = view.draw_tokens((3, 0, 1, 4, 2, 2, 3, 4))
+    assert (marked.pixels == view_of().draw_tokens((3, 0, 1, 2, 2, 3)).pixels).all()
+    begun = view.draw_tokens((3, 0, 1, 4, 2))
+    assert (begun.pixels == view_of().draw_tokens((3, 0, 1, 2)).pixels).all()
+
+
+@pytest.mark.parametrize("token", [3, 9])
+def test_a_row_ends_with_a_token_that_draws_nothing(token):
+    with pytest.raises(FileError, match=f"row_end is {token}: it must be a token that draws"):
+        read_picture_view({FIELD: {**STATED, "row_end": token}, "vocab_size": 9}, {TILES: tiles()})
+    patched = {**STATED, "width": 2, "patch": 2, "row_end": 4}
+    with pytest.raises(FileError, match="row_end is 4 beside patch"):
+        read_picture_view({FIELD: patched, "vocab_size": 9}, {TILES: tiles()})
+
+
 def test_a_picture_in_characters_goes_from_dark_to_bright():
     drawn = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1)
     text = view_of(drawn=drawn).draw_tokens((0, 1, 0, 1, 1, 1)).terminal_text

@@ -391,6 +391,14 @@ def test_pieces():
     assert all(text.pieces[i] is None for i in text.eos)
 
 
+def test_names_that_are_only_joined_are_their_bytes():
+    from polydec.lab.train.letter_tokens import letter_tokenizer
+
+    text = Tokenizer(letter_tokenizer("aé世"), eos=[1])
+    assert text.pieces == (None, None, b"a", "é".encode(), "世".encode())
+    assert streamed(text, [4, 2, 3])[0] == text.decode([4, 2, 3]) == "世aé"
+
+
 def pushed(text, tokens, **options):
     """What a writer writes of tokens, its pieces apart, and whether a stop string ended it."""
     writer = text.text_writers(**options)()

@@ -50,6 +50,9 @@ DROPPED = "any"
 MASK = "<mask>"
 """What a gap is called in the tokenizer; nobody writes it."""
 
+ROW_END = "<row>"
+"""What stands behind a row is called in the tokenizer; the layout writes it."""
+
 SMOOTHED = 0.1
 """Label smoothing of a masked-diffusion model, as MaskGIT has it."""
 
@@ -66,9 +69,11 @@ class PictureRows:
         held: Held-out rows, shape ``[Q, L + 1]``.
         tiles: What each token draws, uint8, shape ``[K, P, P, C]``.
         error: How far tiles lie from the pixels of held-out pictures, root of the mean square.
-        classes: The words of the classes; class c has the token K + c.
+        classes: The words of the classes; class c has the token `first_class` + c.
         height: Tokens of a column of a picture.
         width: Tokens of a row of it.
+        row_ends: Whether the token K stands behind every row; classes have the tokens behind it. Default
+            False.
     """
 
     learned: Tensor
@@ -78,11 +83,12 @@ class PictureRows:
     classes: tuple[str, ...]
     height: int
     width: int
+    row_ends: bool = False
 
     @property
     def first_class(self) -> int:
-        """Id of the first class: tiles stand before it."""
-        return len(self.tiles)
+        """Id of the first class: all that is written stands before it."""
+        return len(self.tiles) + self.row_ends
 
     @property
     def after_classes(self) -> int:
@@ -110,7 +116,7 @@ def _course(spec: PicturesSpec) -> TrainingRun:
         view = view_of_target(spec.low_of, "low_of")
         given = read_pictures_like(view, spec.images, view.classes)
         rows = make_low_rows(given, view, spec.ratio)
-    taken = {*tile_words(rows.first_class), DROPPED, MASK}
+    taken = {*tile_words(len(rows.tiles)), ROW_END, DROPPED, MASK}
     if clash := next((word for word in given.classes if word in taken), None):
         raise RequestError(
             f"classes has {clash!r}: tokens of pictures have that name, so take another"
@@ -139,8 +145,8 @@ def _course(spec: PicturesSpec) -> TrainingRun:
             )
         return {
             "parameters": sum(p.numel() for p in course.saved.parameters()),
-            "tokens_of_picture": rows.height * rows.width,
-            "tiles": rows.first_class,
+            "tokens_of_picture": rows.learned.shape[1] - 1,
+            "tiles": len(rows.tiles),
             "tile_error": round(rows.error, 2),
             "held_out": len(rows.held),
             "held_out_nats": nats,
@@ -228,7 +234,7 @@ def _uniform_course(spec: PicturesSpec, rows: PictureRows) -> PictureCourse:
         3 * spec.width,
         rows.learned.shape[1],
     )
-    # The head knows tiles alone, so that nothing else can be drawn.
+    # The head knows tiles, and the ends of rows, so that nothing else can be drawn.
     network = TrainableLlama(
         shape, tokens=torch.arange(rows.first_class, dtype=torch.int32), seed=spec.seed
     )
@@ -270,7 +276,7 @@ def make_picture_rows(given: LabelledPictures, spec: PicturesSpec) -> PictureRow
 
     Args:
         given: The pictures, of spec.side * spec.patch pixels a side.
-        spec: Options; side, patch and colours are read.
+        spec: Options; side, patch, colours and row_ends are read.
 
     Returns:
         Their rows, and what tokens draw.
@@ -285,7 +291,7 @@ def make_picture_rows(given: LabelledPictures, spec: PicturesSpec) -> PictureRow
         raise RequestError("images has one colour: there is nothing to learn")
     values = given.pixels.shape[-1]
     tiles_KPPC = tile_KD.to(torch.uint8).view(-1, spec.patch, spec.patch, values)
-    return _quantised_rows(given, given.pixels, tiles_KPPC, spec.side)
+    return _quantised_rows(given, given.pixels, tiles_KPPC, spec.side, spec.row_ends)
 
 
 def make_low_rows(given: LabelledPictures, view: PictureView, ratio: int) -> PictureRows:
@@ -334,19 +340,30 @@ def shrunk_pictures(given: LabelledPictures, view: PictureView, ratio: int) -> N
 
 
 def _quantised_rows(
-    given: LabelledPictures, pixels_NHWC: NDArray[np.uint8], tiles_KPPC: Tensor, side: int
+    given: LabelledPictures,
+    pixels_NHWC: NDArray[np.uint8],
+    tiles_KPPC: Tensor,
+    side: int,
+    row_ends: bool = False,
 ) -> PictureRows:
-    """Rows of some pixels, which are those of `given` or made of them. side: tokens of a row."""
+    """Rows of some pixels, which are those of `given` or made of them. side: tokens of a row;
+    row_ends: whether a token stands behind each."""
     learned_N = learned_pictures(given)
     token_NL = tokens_of_pixels(pixels_NHWC, tiles_KPPC.numpy())
-    label_N1 = torch.from_numpy(given.labels)[:, None] + len(tiles_KPPC)
-    row_NT = torch.cat([label_N1, token_NL], 1)
+    label_N1 = torch.from_numpy(given.labels)[:, None] + len(tiles_KPPC) + row_ends
+    written_NL = token_NL
+    # Only what is written has marks; the tiles' error below is of what is drawn.
+    if row_ends:
+        line_NHW = token_NL.unflatten(1, (-1, side))
+        written_NL = torch.nn.functional.pad(line_NHW, (0, 1), value=len(tiles_KPPC)).flatten(1)
+    row_NT = torch.cat([label_N1, written_NL], 1)
     held_QLD = cut_patches(pixels_NHWC[~learned_N.numpy()], tiles_KPPC.shape[1])
     drawn_QLD = tiles_KPPC.flatten(1).float()[token_NL[~learned_N]]
     error = float((drawn_QLD - held_QLD).square().mean().sqrt())
     height = token_NL.shape[1] // side
     return PictureRows(
-        row_NT[learned_N], row_NT[~learned_N], tiles_KPPC, error, given.classes, height, side
+        *(row_NT[learned_N], row_NT[~learned_N], tiles_KPPC, error, given.classes, height, side),
+        row_ends,
     )
 
 
@@ -406,7 +423,7 @@ def view_of_target(name: str, field: str) -> PictureView:
     source = sources.open_source(name)
     view = read_picture_view(source.config, source.weights)
     drawn = view is not None and view.dropped == DROPPED and view.patch is None
-    if view is None or not drawn or view.height != view.width:
+    if view is None or not drawn or view.height != view.width or view.row_end is not None:
         raise RequestError(
             f"{field} is {name!r}: it must be a model that draws square pictures token by token, as `polydec train pictures` "
             "makes them"
@@ -478,7 +495,8 @@ def save_picture_model(
         spec: Options; masked is read.
     """
     last = MASK if spec.masked else DROPPED
-    words = [*tile_words(rows.first_class), *rows.classes, last]
+    ends = [ROW_END] if rows.row_ends else []
+    words = [*tile_words(len(rows.tiles)), *ends, *rows.classes, last]
     tokenizer = Tokenizer(WordLevel({word: at for at, word in enumerate(words)}))
     tokenizer.pre_tokenizer = WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
     config = _network_config(network)
@@ -487,6 +505,7 @@ def save_picture_model(
         "width": rows.width,
         "classes": list(rows.classes),
         "dropped": None if spec.masked else DROPPED,
+        **({"row_end": len(rows.tiles)} if rows.row_ends else {}),
     }
     if spec.masked:
         config |= {"polydec_causal": False, "polydec_mask": rows.after_classes}

@@ -37,6 +37,7 @@ from polydec.models.formats.seq2seq import (
     read_seq2seq_config,
     reader_config,
 )
+from polydec.models.nets.seq2seq import StripPlaces
 
 JUDGED = 512
 """Held-out images that are measured."""
@@ -46,16 +47,19 @@ FIRST_LETTER = 2
 
 
 class TrainableStrips(nn.Module):
-    """What an image leaves for the first layer: two linear maps of each window, a relu between them."""
+    """What an image leaves for the first layer: two linear maps of each window, a relu between them,
+    and where the window stands."""
 
     def __init__(self, shape: StripShape, inner: int, width: int) -> None:
         super().__init__()
         self.into = nn.Linear(shape.height * shape.window, inner)
         self.out = nn.Linear(inner, width)
+        self.places = StripPlaces(width, torch.float32, torch.device("cpu"))
 
     def forward(self, windows_BSP: Tensor) -> Tensor:
         """Rows of windows, ``[B, S, W]``."""
-        return self.out(relu(self.into(windows_BSP)))
+        rows_BSW = self.out(relu(self.into(windows_BSP)))
+        return rows_BSW + self.places.first_rows(rows_BSW.shape[1])
 
 
 class TrainableReader(nn.Module):
@@ -109,7 +113,7 @@ def words_of_spec(spec: ReaderSpec | WordReaderSpec) -> WordSource:
     if spec.data is not None:
         return read_word_folder(spec.data)
     faults = ImageFaults(spec.blur, spec.shear, spec.noise, spec.bars)
-    return DrawnWords(spec.least, spec.most, faults)
+    return DrawnWords(spec.least, spec.most, faults, spec.images, spec.seed)
 
 
 def encode_word(word: str, letters: str) -> tuple[int, ...]:

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,8 @@ SPREAD = 0.001
 READS = 2.1
 """Nats a letter of the first walk, below which those over refined images are learned (LISTER, as
 published)."""
+FLOOR = 1e-30
+"""Added to the mass that has reached the end, so that its logarithm stays finite."""
 IGNORED = -100
 
 Words = Sequence[tuple[int, ...]]
@@ -46,6 +47,7 @@ def counting_loss(
     rng: np.random.Generator,
     *,
     auxiliary: float = 1.0,
+    absent: int = 0,
 ) -> Tensor:
     """The loss of a counting head: letters, how often each occurs, and which places are taken.
 
@@ -54,29 +56,57 @@ def counting_loss(
         states_BSW: States of B images.
         there_BS: Which of them are of an image.
         words: Their words.
-        rng: Not used.
+        rng: Decides which absent letters are counted; it is advanced.
         auxiliary: What counts and places weigh beside letters; 0 leaves both out. Default 1, as
             published.
+        absent: See `counted_classes`. Default 0: all letters are counted, as published for Latin
+            ones.
 
     Returns:
         The loss.
     """
-    read = head(states_BSW, there_BS)
-    assert read.counts_BVC is not None, "letters are counted in training"
+    class_BC = counted_classes(words, len(head.classes), absent, rng)
+    read = head(states_BSW, there_BS, class_BC)
+    assert read.counts_BCN is not None, "letters are counted in training"
     right_BT = torch.full((len(words), read.letters_BTV.shape[1]), IGNORED)
-    counts_BV = torch.zeros(read.counts_BVC.shape[:2], dtype=torch.long)
+    counts_BV = torch.zeros(len(words), len(head.classes), dtype=torch.long)
     for i, word in enumerate(words):
         right_BT[i, : len(word)] = torch.tensor(word)
         counts_BV[i] = torch.tensor(word).bincount(minlength=counts_BV.shape[1])
     # More than can be told count as the most that can.
-    counts_BV = counts_BV.clamp(max=read.counts_BVC.shape[2] - 1)
+    counts_BC = counts_BV.gather(1, class_BC).clamp(max=read.counts_BCN.shape[2] - 1)
     taken_BT = (right_BT != IGNORED).float()
     letters = cross_entropy(
         read.letters_BTV.flatten(0, 1), right_BT.flatten(), label_smoothing=SMOOTH
     )
-    counts = cross_entropy(read.counts_BVC.flatten(0, 1), counts_BV.flatten())
+    counts = cross_entropy(read.counts_BCN.flatten(0, 1), counts_BC.flatten())
     places = binary_cross_entropy_with_logits(read.occupied_BT, taken_BT)
     return letters + auxiliary * (counts + places)
+
+
+def counted_classes(words: Words, vocab: int, absent: int, rng: np.random.Generator) -> Tensor:
+    """Which tokens are counted in each word.
+
+    Args:
+        words: B words.
+        vocab: Tokens, marks included.
+        absent: Tokens drawn that a word does not have; of a word with fewer of its own than another
+            some more, as all count equally many. 0: all tokens are counted.
+        rng: Draws; it is advanced.
+
+    Returns:
+        Ids, ``[B, C]``.
+    """
+    if not absent:
+        return torch.arange(vocab).expand(len(words), -1)
+    size = min(vocab, absent + max(len(set(word)) for word in words))
+    rows = list[list[int]]()
+    for word in words:
+        # Its own letters come first, so that cutting the row off leaves them in.
+        own = sorted(set(word))
+        others = [token for token in rng.permutation(vocab).tolist() if token not in own]
+        rows.append([*own, *others][:size])
+    return torch.tensor(rows)
 
 
 def neighbour_loss(
@@ -85,6 +115,8 @@ def neighbour_loss(
     there_BS: Tensor,
     words: Words,
     rng: np.random.Generator,
+    *,
+    ending: float = STOPPED,
 ) -> Tensor:
     """The loss of walks: their letters, that they end behind the last one, and how far they spread.
 
@@ -97,6 +129,7 @@ def neighbour_loss(
         there_BS: Which of them are of an image.
         words: Their words.
         rng: Not used.
+        ending: What the walk's end weighs beside its letters. Default 0.01, as published.
 
     Returns:
         The loss.
@@ -108,34 +141,36 @@ def neighbour_loss(
     found_BT = torch.arange(steps) < letters_B1
     maps = head(states_BSW, there_BS)
     walk_BTM = head.walk_steps(maps, steps)
-    whole, said = _walk_loss(head, maps, walk_BTM, words)
+    whole, said = _walk_loss(head, maps, walk_BTM, words, ending)
     losses = [whole]
     for _ in range(head.rounds if float(said.detach()) < READS else 0):
         maps = head(head.refined_states(maps, walk_BTM, found_BT), there_BS)
         walk_BTM = head.walk_steps(maps, steps)
-        losses.append(_walk_loss(head, maps, walk_BTM, words)[0])
+        losses.append(_walk_loss(head, maps, walk_BTM, words, ending)[0])
     return torch.stack(losses).mean()
 
 
 def _walk_loss(
-    head: NeighbourHead, maps: NeighbourMaps, walk_BTM: Tensor, words: Words
+    head: NeighbourHead, maps: NeighbourMaps, walk_BTM: Tensor, words: Words, ending: float
 ) -> tuple[Tensor, Tensor]:
     """The loss of one walk over each image, and the nats of a letter in it."""
     logp_BTV = head.letters(walk_BTM @ maps.rows_BMW).log_softmax(-1)
-    total = torch.zeros(())
-    nats = torch.zeros(())
-    for i, word in enumerate(words):
-        *letters, _ = word
-        walk_TM = walk_BTM[i, : len(word)]
-        right_T = torch.tensor(letters)
-        said = -logp_BTV[i, : len(letters)].gather(1, right_T[:, None]).mean()
-        ended = -walk_TM[-1, -1].clamp(min=1e-6).log()
-        # Over the positions that there are, so that a wide image may spread as much as a narrow one.
-        size = float(maps.there_BS[i].sum() + 1)
-        entropy = -(walk_TM * walk_TM.clamp(min=1e-9).log()).sum(-1).mean() / np.log(size)
-        nats = nats + said
-        total = total + said + STOPPED * ended + SPREAD * entropy
-    return total / len(words), nats / len(words)
+    # All words at once: a loop over them took as long as the network itself.
+    size_B = torch.tensor([len(word) for word in words])
+    at_BT = torch.arange(walk_BTM.shape[1])[None].expand(len(words), -1)
+    right_BT = torch.nn.utils.rnn.pad_sequence([torch.tensor(w) for w in words], batch_first=True)
+    # Letters are read at every step but the last one of a word, which stands on the end.
+    letter_BT = at_BT < size_B[:, None] - 1
+    nats_BT = -logp_BTV.gather(2, right_BT[..., None])[..., 0] * letter_BT
+    said_B = nats_BT.sum(1) / letter_BT.sum(1)
+    # The floor is far below what a walk loses on its way, so also one that never ends is pulled.
+    ended_B = -(walk_BTM[torch.arange(len(words)), size_B - 1, -1] + FLOOR).log()
+    # Over the positions that there are, so that a wide image may spread as much as a narrow one.
+    most_B = (maps.there_BS.sum(1) + 1.0).log()
+    spread_BT = -(walk_BTM * walk_BTM.clamp(min=1e-9).log()).sum(-1) * (at_BT < size_B[:, None])
+    spread_B = spread_BT.sum(1) / size_B / most_B
+    said = said_B.mean()
+    return said + ending * ended_B.mean() + SPREAD * spread_B.mean(), said
 
 
 def masked_loss(
@@ -147,6 +182,7 @@ def masked_loss(
     *,
     patterns: Sequence[MaskPattern] = (),
     replaced: float = 1.0,
+    copies: int = 1,
 ) -> Tensor:
     """The loss of a masked head: letters behind masks of six patterns, and all letters of words in
     which some stand wrongly.
@@ -159,58 +195,61 @@ def masked_loss(
         rng: Decides what is masked and what stands wrongly; it is advanced.
         patterns: Which are drawn from. Default (): all six.
         replaced: What wrong letters weigh beside masks; 0 leaves them out. Default 1, as published.
+        copies: Canvases of each word, masked and spoilt apart, that share its image's states. Default
+            1; 3 in the public code.
 
     Returns:
         The loss.
     """
     size = head.longest + 1
-    right_BN = torch.full((len(words), size), head.mask)
-    for i, word in enumerate(words):
-        right_BN[i, : len(word)] = torch.tensor(word)
-    masked_BN = torch.zeros(len(words), size, dtype=torch.bool)
-    for i, word in enumerate(words):
-        masked_BN[i, : len(word)] = torch.from_numpy(
+    # The canvases of an image stand side by side.
+    copied = [word for word in words for _ in range(copies)]
+    right_CN = torch.full((len(copied), size), head.mask)
+    masked_CN = torch.zeros(len(copied), size, dtype=torch.bool)
+    for i, word in enumerate(copied):
+        right_CN[i, : len(word)] = torch.tensor(word)
+        masked_CN[i, : len(word)] = torch.from_numpy(
             draw_masked_places(len(word), rng, patterns or PATTERNS)
         )
-    canvas_BN = right_BN.masked_fill(masked_BN, head.mask)
+    canvas_CN = right_CN.masked_fill(masked_CN, head.mask)
     masks = denoising_loss(
-        head(canvas_BN, states_BSW, there_BS), right_BN, masked_BN, [len(w) for w in words]
+        head(canvas_CN, states_BSW, there_BS), right_CN, masked_CN, [len(w) for w in copied]
     )
     # A second run of the head is saved where it would weigh nothing.
     if not replaced:
         return masks
-    return masks + replaced * replacement_loss(head, states_BSW, there_BS, right_BN, rng)
+    return masks + replaced * replacement_loss(head, states_BSW, there_BS, right_CN, rng)
 
 
 def denoising_loss(
-    logits_BNV: Tensor, right_BN: Tensor, masked_BN: Tensor, lengths: Sequence[int]
+    logits_CNV: Tensor, right_CN: Tensor, masked_CN: Tensor, lengths: Sequence[int]
 ) -> Tensor:
     """Cross-entropy of masked places, of each word over the share that is masked and its length and one.
 
     Args:
-        logits_BNV: Of all places.
-        right_BN: Tokens that belong there.
-        masked_BN: Which were masked.
+        logits_CNV: Of all places.
+        right_CN: Tokens that belong there.
+        masked_CN: Which were masked.
         lengths: Tokens of each word, its end included.
 
     Returns:
         The mean over words.
     """
     # Few masks weigh as much as many: each word counts alike.
-    long_B = torch.tensor(lengths, dtype=torch.float32)
-    logp_BNV = logits_BNV.log_softmax(-1)
+    long_C = torch.tensor(lengths, dtype=torch.float32)
+    logp_CNV = logits_CNV.log_softmax(-1)
     # Places that are not masked hold tokens that the head may have no logit of.
-    right_BN = right_BN.masked_fill(~masked_BN, 0)
-    nats_BN = -logp_BNV.gather(2, right_BN[..., None])[..., 0] * masked_BN
-    share_B = masked_BN.sum(1) / long_B
-    return (nats_BN.sum(1) / (share_B * (long_B + 1))).mean()
+    right_CN = right_CN.masked_fill(~masked_CN, 0)
+    nats_CN = -logp_CNV.gather(2, right_CN[..., None])[..., 0] * masked_CN
+    share_C = masked_CN.sum(1) / long_C
+    return (nats_CN.sum(1) / (share_C * (long_C + 1))).mean()
 
 
 def replacement_loss(
     head: MaskedHead,
     states_BSW: Tensor,
     there_BS: Tensor,
-    right_BN: Tensor,
+    right_CN: Tensor,
     rng: np.random.Generator,
 ) -> Tensor:
     """Cross-entropy of all letters of words of which a share stands wrongly, so that a head learns to
@@ -220,20 +259,20 @@ def replacement_loss(
         head: The head.
         states_BSW: States of B images.
         there_BS: Which of them are of an image.
-        right_BN: Tokens of the words, masks behind them.
+        right_CN: Tokens of the words, masks behind them; as many copies of each word as of others.
         rng: Decides which letters are replaced, and by what; it is advanced.
 
     Returns:
         The mean over all letters.
     """
     # Nothing is replaced behind a word, where all is mask in reading, too.
-    word_BN = right_BN != head.mask
-    share_B1 = torch.from_numpy(rng.uniform(0.001, 1, (len(right_BN), 1))).float()
-    dice_BN = torch.from_numpy(rng.random(right_BN.shape)).float()
-    other_BN = torch.from_numpy(rng.integers(0, head.mask + 1, right_BN.shape))
-    noisy_BN = torch.where(word_BN & (dice_BN < share_B1), other_BN, right_BN)
-    logits_BNV = head(noisy_BN, states_BSW, there_BS)
-    return cross_entropy(logits_BNV[word_BN], right_BN[word_BN])
+    word_CN = right_CN != head.mask
+    share_C1 = torch.from_numpy(rng.uniform(0.001, 1, (len(right_CN), 1))).float()
+    dice_CN = torch.from_numpy(rng.random(right_CN.shape)).float()
+    other_CN = torch.from_numpy(rng.integers(0, head.mask + 1, right_CN.shape))
+    noisy_CN = torch.where(word_CN & (dice_CN < share_C1), other_CN, right_CN)
+    logits_CNV = head(noisy_CN, states_BSW, there_BS)
+    return cross_entropy(logits_CNV[word_CN], right_CN[word_CN])
 
 
 def draw_masked_places(
@@ -290,8 +329,3 @@ INNER = (_behind_beginning, _before_end, _behind_blocks, _one_masked)
 """Patterns that need a word of at least three tokens."""
 PATTERNS: tuple[MaskPattern, ...] = (_all_masked, *INNER, _any_masked)
 """The six patterns, as published."""
-
-LOSSES: Mapping[str, WordLoss] = MappingProxyType(
-    {"cppd": counting_loss, "lister": neighbour_loss, "mdiff4str": masked_loss}
-)
-"""What each kind of head learns by."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
@@ -82,11 +83,16 @@ class DrawnWords:
         least: Letters of a word at least.
         most: Letters of a word at most.
         faults: What makes the images hard to read.
+        kept: Images that are drawn once, from which all that is learned is taken again and again.
+            Default 0: new ones each time.
+        seed: Of those that are drawn once. Default 0.
     """
 
     least: int
     most: int
     faults: ImageFaults
+    kept: int = 0
+    seed: int = 0
 
     known_letters = LETTERS
     content_digest = "drawn"
@@ -109,9 +115,21 @@ class DrawnWords:
         Returns:
             The images.
         """
-        return [self._draw_example(rng, unseen) for _ in range(count)]
+        if self.kept and not unseen:
+            images = _drawn_once(self)
+            return [images[i] for i in rng.integers(len(images), size=count)]
+        return [self.draw_example(rng, unseen) for _ in range(count)]
 
-    def _draw_example(self, rng: np.random.Generator, unseen: bool) -> LabelledStrip:
+    def draw_example(self, rng: np.random.Generator, unseen: bool) -> LabelledStrip:
+        """Draw a new image of a word.
+
+        Args:
+            rng: Decides; it is advanced.
+            unseen: Whether the word is held out.
+
+        Returns:
+            The image.
+        """
         word = draw_word(rng, self.least, self.most)
         # Of one letter there may be no word of a side.
         for _ in range(TRIES):
@@ -120,6 +138,13 @@ class DrawnWords:
             word = draw_word(rng, self.least, self.most)
         grey_HC = draw_word_image(word, self.faults, rng)
         return LabelledStrip(padded_strip(grey_HC.tobytes(), STRIP), word)
+
+
+@lru_cache(maxsize=4)
+def _drawn_once(words: DrawnWords) -> tuple[LabelledStrip, ...]:
+    """The images that several trainings may learn from."""
+    rng = np.random.default_rng([words.seed, 5])
+    return tuple(words.draw_example(rng, unseen=False) for _ in range(words.kept))
 
 
 @dataclass(frozen=True)

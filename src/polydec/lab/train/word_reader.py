@@ -3,9 +3,10 @@ train reader`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,15 @@ from polydec.base.errors import RequestError
 from polydec.core.types import TokenVocabulary
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
 from polydec.lab.train.reader import JUDGED, TrainableStrips, encode_word, words_of_spec
-from polydec.lab.train.reading_losses import LOSSES, WordLoss
+from polydec.lab.train.reading_losses import (
+    WordLoss,
+    counting_loss,
+    masked_loss,
+    neighbour_loss,
+)
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.word_reader import WordReaderSpec
-from polydec.lab.train.t5 import TrainableT5Tower
+from polydec.lab.train.t5 import TrainableT5Block, TrainableT5Tower
 from polydec.lab.train.word_data import LabelledStrip, window_batch
 from polydec.models.formats.images import PixelStrip
 from polydec.models.formats.seq2seq import READER, T5Shape, read_seq2seq_config
@@ -31,7 +37,7 @@ from polydec.models.learned.kinds.word_reader import (
     usual_reading,
 )
 from polydec.models.nets.reading_heads import HEADS
-from polydec.models.nets.reading_layers import END
+from polydec.models.nets.reading_layers import END, PostNormLayer
 from polydec.models.sessions import sources
 
 
@@ -52,9 +58,27 @@ class TrainableWordReader(nn.Module):
         windows_BSP, there_BS = window_batch(strips)
         return self.encoder(self.strips(windows_BSP), there_BS), there_BS
 
+    @property
+    def reading_matrices(self) -> list[nn.Parameter]:
+        """The matrices inside layers, for the optimiser of matrices."""
+        # Tables of distances, classes, slots and letters are looked up, not multiplied.
+        inside = [m for m in self.modules() if isinstance(m, (TrainableT5Block, PostNormLayer))]
+        maps = [m for each in inside for m in each.modules() if isinstance(m, nn.Linear)]
+        return [m.weight for m in maps]
+
     def artefact_tensors(self) -> Mapping[str, Tensor]:
         """The tensors as an artefact holds them: float32, by their names."""
         return {k: v.detach().float().contiguous() for k, v in self.state_dict().items()}
+
+
+LEARNED: Mapping[str, Callable[[WordReaderSpec], WordLoss]] = MappingProxyType(
+    {
+        "cppd": lambda spec: partial(counting_loss, absent=spec.absent),
+        "lister": lambda spec: partial(neighbour_loss, ending=spec.ending),
+        "mdiff4str": lambda spec: partial(masked_loss, copies=spec.copies),
+    }
+)
+"""By kind of head, what it learns by as the options say."""
 
 
 def train_word_reader(spec: WordReaderSpec, loss_of: WordLoss | None = None) -> dict[str, Any]:
@@ -64,7 +88,7 @@ def train_word_reader(spec: WordReaderSpec, loss_of: WordLoss | None = None) -> 
 
     Args:
         spec: The options.
-        loss_of: What its head learns by. None: as its method is published (`LOSSES`).
+        loss_of: What its head learns by. None: as its method is published (`LEARNED`).
 
     Returns:
         What was measured.
@@ -76,7 +100,7 @@ def train_word_reader(spec: WordReaderSpec, loss_of: WordLoss | None = None) -> 
     Source: CPPD (2023), LISTER (2023), MDiff4STR (2025), by the option `reading`.
     """
     return run_training(
-        "word-reader", spec, partial(_course, loss_of=loss_of or LOSSES[spec.reading])
+        "word-reader", spec, partial(_course, loss_of=loss_of or LEARNED[spec.reading](spec))
     )
 
 
@@ -102,6 +126,8 @@ def _course(spec: WordReaderSpec, loss_of: WordLoss) -> TrainingRun:
         len(start["strips.into.bias"]),
         spec.longest,
         spec.rounds,
+        spec.distances,
+        spec.joins,
     )
     network = TrainableWordReader(shape, spec.reading, spec.seed)
     # Heads are new; what reads the image has been trained already.
@@ -144,6 +170,7 @@ def _course(spec: WordReaderSpec, loss_of: WordLoss) -> TrainingRun:
         run_identity(spec, words=words.content_digest),
         save_result,
         measure_result,
+        deep=network.reading_matrices,
     )
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from polydec.core.canvas_law import Denoiser
     from polydec.core.insertion_law import Inserter
     from polydec.laws.constraints.protocols import TokenLanguage
+    from polydec.laws.shapers.row_ends import RowEndRule
     from polydec.models.formats.images import PixelStrip
 
 
@@ -120,7 +121,8 @@ class Kit:
     stands behind an edit; prompt: the request's, none where it is not known or holds vectors;
     strip: the image that the model reads beside the text, None where it reads none; seed: the
     request's, for a law that is drawn once for it; other: what the model would say to other texts
-    than the prompt, None where that is no text."""
+    than the prompt, None where that is no text; rows: where the rows of its pictures end with a
+    mark, None of others and of texts (the target's law has the mark there and nowhere else)."""
 
     target: Target
     small: Target | None = None
@@ -139,6 +141,7 @@ class Kit:
     strip: PixelStrip | None = None
     seed: int = 0
     other: OtherPrompts | None = None
+    rows: RowEndRule | None = None
 
     def read_prompt(
         self, method: str, reads: bool = True, unless: str = "take method auto or plain"

@@ -68,6 +68,14 @@ def read_picture_config(
                 f"{FIELD}: {name} is {side}, and a token draws {shape[1]} pixels a side: a picture has "
                 f"at most {MOST_PIXELS} pixels a side"
             )
+    end = fields.row_end
+    size = config.get("vocab_size")
+    if end is not None and (end < shape[0] or not isinstance(size, int) or end >= size):
+        raise FileError(
+            f"{FIELD}: row_end is {end}: it must be a token that draws nothing, {shape[0]} or above, of the vocabulary"
+        )
+    if end is not None and fields.patch is not None:
+        raise FileError(f"{FIELD}: row_end is {end} beside patch: squares have no rows that end")
     tiles_KPPC = weights[TILES]
     if tiles_KPPC.dtype != torch.uint8:
         raise FileError(f"{TILES} is {tiles_KPPC.dtype}: 8-bit whole numbers are expected")

@@ -20,7 +20,8 @@ class PictureFields(StrictRecord):
 
     `dropped` is the word of a prompt that names no class, as guidance reads it; None: there is none.
     `patch`: pictures are drawn by vectors, each of which is a square of so many tokens a side, and a
-    text holds one square behind the other; None: token by token, in rows.
+    text holds one square behind the other; None: token by token, in rows. `row_end`: the token that
+    stands behind every row; None: rows follow one another.
     """
 
     height: Side
@@ -28,3 +29,4 @@ class PictureFields(StrictRecord):
     classes: Annotated[list[ClassWord], Field(min_length=1, max_length=MOST_CLASSES)]
     dropped: ClassWord | None = None
     patch: Annotated[int, Field(ge=1, le=64)] | None = None
+    row_end: Annotated[int, Field(ge=0, le=1 << 24)] | None = None

@@ -303,6 +303,8 @@ class WordReaderFields(StrictFields):
         pixels: Units of the map that reads a window of pixels.
         longest: Letters of a word that it was trained for.
         rounds: Rounds in which a head that walks refines what it reads.
+        distances: Whether a head that walks also scores how far it goes.
+        joins: Layers in which a head that counts joins places and letters.
     """
 
     vocab_size: Annotated[int, Field(ge=2, le=1 << 16)]
@@ -315,6 +317,8 @@ class WordReaderFields(StrictFields):
     pixels: Annotated[int, Field(ge=1, le=1 << 16)]
     longest: Annotated[int, Field(ge=1, le=1024)]
     rounds: Annotated[int, Field(ge=0, le=8)] = 0
+    distances: bool = False
+    joins: Annotated[int, Field(ge=1, le=16)] = 1
     strip_height: Annotated[int, Field(ge=4, le=256)]
     strip_stride: Annotated[int, Field(ge=1, le=256)]
     strip_window: Annotated[int, Field(ge=1, le=512)]

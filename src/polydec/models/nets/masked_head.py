@@ -36,24 +36,29 @@ class MaskedHead(nn.Module):
         self.letters = nn.Linear(W, shape.vocab)
         nn.init.normal_(self.tokens.weight, std=0.5)
 
-    def forward(self, canvas_BN: Tensor, states_BSW: Tensor, there_BS: Tensor) -> Tensor:
+    def forward(self, canvas_CN: Tensor, states_BSW: Tensor, there_BS: Tensor) -> Tensor:
         """Logits at all positions of canvases.
 
         Args:
-            canvas_BN: Tokens, `mask` where nothing is known; ``longest + 1`` positions.
+            canvas_CN: Tokens, `mask` where nothing is known; ``longest + 1`` positions. As many
+                canvases of each image as of any other, those of an image side by side: C = B K.
             states_BSW: States of the images.
             there_BS: Which of them are of an image.
 
         Returns:
-            Shape ``[B, N, V]``, the mask left out.
+            Shape ``[C, N, V]``, the mask left out.
         """
         read_BSW = states_BSW + self.places[: states_BSW.shape[1]]
         seen_B1S = there_BS[:, None]
+        images = len(states_BSW)
         # Text first, then the image: a letter is doubted by both.
-        x = self.tokens(canvas_BN) + self.slots
+        x_CNW = self.tokens(canvas_CN) + self.slots
         for own, cross in zip(self.own, self.cross, strict=True):
-            x = cross(own(x, x), read_BSW, seen_B1S)
-        return self.letters(x)
+            # A canvas sees itself alone; all of an image ask it as one row of questions, so that
+            # its keys and values are made once.
+            asked_BQW = own(x_CNW, x_CNW).view(images, -1, x_CNW.shape[2])
+            x_CNW = cross(asked_BQW, read_BSW, seen_B1S).view(x_CNW.shape)
+        return self.letters(x_CNW)
 
     def word_logits(self, states_NW: Tensor) -> Tensor:
         """Logits of all positions of one image in three passes; see `ReadingHead`."""

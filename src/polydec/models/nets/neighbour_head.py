@@ -132,8 +132,8 @@ class NeighbourHead(nn.Module):
     at a distribution over positions and goes on by this matrix until its mass has reached the end. No
     place in a word has a number, so a word may be longer than any that was learned. In `rounds` more
     walks the image is refined by the letters that were found (`WalkRefiner`), which all rounds share.
-    Here scores also have a bias of each distance, which tells equal letters apart by where they stand;
-    the published network has none.
+    With `ReadingShape.distances` scores also have a bias of each distance, which the published network
+    has not.
 
     Attributes:
         rounds: Rounds that refine, as it was trained.
@@ -154,7 +154,7 @@ class NeighbourHead(nn.Module):
         self.key, self.start, self.step = (nn.Linear(W, W) for _ in range(3))
         self.turn = nn.Linear(W, W, bias=False)
         self.end = nn.Parameter(torch.randn(W) * 0.5)
-        self.near = nn.Parameter(torch.zeros(2 * self.FAR + 1))
+        self.near = nn.Parameter(torch.zeros(2 * self.FAR + 1)) if shape.distances else None
         self.letters = nn.Linear(W, shape.vocab)
         self.scale = W**-0.5
         self.rounds = shape.rounds
@@ -180,18 +180,20 @@ class NeighbourHead(nn.Module):
         first_BM = torch.einsum("bw,bmw->bm", self.start(mean_BW), key_BMW) * self.scale
         # Of each position, which one its letter's neighbour is like.
         asked_BSW = self.turn(self.step(states_BSW))
-        scores_BSM = asked_BSW @ key_BMW.transpose(1, 2) * self.scale + self._distances(S)
+        scores_BSM = asked_BSW @ key_BMW.transpose(1, 2) * self.scale
+        if self.near is not None:
+            scores_BSM = scores_BSM + self._distances(self.near, S)
         next_BSM = torch.softmax(scores_BSM + hidden_BM[:, None], -1)
         # Nothing stands behind the end but the end.
         stays_B1M = pad(torch.zeros(B, 1, S), (0, 1), value=1.0)
         start_BM = torch.softmax(first_BM + hidden_BM, -1)
         return NeighbourMaps(rows_BMW, start_BM, torch.cat([next_BSM, stays_B1M], 1), there_BS)
 
-    def _distances(self, count: int) -> Tensor:
+    def _distances(self, near: Tensor, count: int) -> Tensor:
         """The bias of each pair of positions, ``[count, count + 1]``; none of the end."""
         at = torch.arange(count)
         far_SS = (at[None, :] - at[:, None]).clamp(-self.FAR, self.FAR) + self.FAR
-        return pad(self.near[far_SS], (0, 1))
+        return pad(near[far_SS], (0, 1))
 
     def walk_steps(self, maps: NeighbourMaps, count: int) -> Tensor:
         """Where a walk stands at each step, as it is trained: without sharpening.

@@ -26,13 +26,13 @@ class CountedWord:
 
     Attributes:
         letters_BTV: Logits of the letter at each place, the end's place included.
-        counts_BVC: Logits of how often each token occurs, 0 to C - 1 times. None: classes were left
-            out, as they are when a word is read.
+        counts_BCN: Logits of how often each counted token occurs, 0 to N - 1 times. None: nothing was
+            counted, as when a word is read.
         occupied_BT: Logit of whether a place is taken, by a letter or by the end.
     """
 
     letters_BTV: Tensor
-    counts_BVC: Tensor | None
+    counts_BCN: Tensor | None
     occupied_BT: Tensor
 
 
@@ -42,8 +42,9 @@ class CountingHead(nn.Module):
     Classes of letters read the image and say how often each occurs: so the image's own rows, which
     the same layers refine, come to hold what letter stands where. Places read the image as well and
     say whether they are taken, without a letter. One attention of the places to the refined rows then
-    names all letters at once. Rows of the image are refined by the image alone, so that classes can be
-    left out when a word is read.
+    names all letters at once; with more `ReadingShape.joins` layers in which each place looks at those
+    before it stand between such attentions. Rows of the image are refined by the image alone, so that
+    classes can be left out when a word is read.
 
     Source: Du et al., "Context perception parallel decoder for scene text recognition" (2023).
     """
@@ -59,19 +60,24 @@ class CountingHead(nn.Module):
         self.slots = nn.Parameter(torch.randn(shape.longest + 1, W) * 0.5)
         self.counting = nn.ModuleList(PostNormLayer(W, shape.heads) for _ in range(self.LAYERS))
         self.ordering = nn.ModuleList(PostNormLayer(W, shape.heads) for _ in range(self.LAYERS))
-        # Published so: the scores of this attention are not divided.
-        self.joining = PostNormLayer(W, shape.heads, scaled=False)
+        # Published so: the scores of what reads the image are not divided, those of places are.
+        self.joining = nn.ModuleList(
+            PostNormLayer(W, shape.heads, scaled=bool(i % 2)) for i in range(shape.joins)
+        )
         self.count = nn.Linear(W, shape.longest)
         self.occupied = nn.Linear(W, 1)
         self.letters = nn.Linear(W, shape.vocab)
 
-    def forward(self, states_BSW: Tensor, there_BS: Tensor, classes: bool = True) -> CountedWord:
+    def forward(
+        self, states_BSW: Tensor, there_BS: Tensor, class_BC: Tensor | None = None
+    ) -> CountedWord:
         """Read images.
 
         Args:
             states_BSW: States of the images.
             there_BS: Which of them are of an image.
-            classes: Whether letters are counted, which changes nothing else. Default True.
+            class_BC: Tokens that are counted, of each image its own, which changes nothing else.
+                None: none is.
 
         Returns:
             What is read.
@@ -79,19 +85,32 @@ class CountingHead(nn.Module):
         # Both branches read the same rows, and refine them apart.
         B, S, _ = states_BSW.shape
         placed_BSW = states_BSW + self.places[:S]
-        asked_CW = self.classes if classes else self.classes[:0]
-        counted, seen_BSW = _refined(
-            self.counting, asked_CW.expand(B, -1, -1), placed_BSW, there_BS
+        asked_BCW = (
+            self.classes[:0].expand(B, -1, -1) if class_BC is None else self.classes[class_BC]
         )
+        counted, seen_BSW = _refined(self.counting, asked_BCW, placed_BSW, there_BS)
         slots_BTW, _ = _refined(self.ordering, self.slots.expand(B, -1, -1), placed_BSW, there_BS)
-        letters_BTV = self.letters(self.joining(slots_BTW, seen_BSW, there_BS[:, None]))
-        counts = self.count(counted) if classes else None
+        letters_BTV = self.letters(self._joined(slots_BTW, seen_BSW, there_BS))
+        counts = None if class_BC is None else self.count(counted)
         return CountedWord(letters_BTV, counts, self.occupied(slots_BTW)[..., 0])
+
+    def _joined(self, slots_BTW: Tensor, seen_BSW: Tensor, there_BS: Tensor) -> Tensor:
+        """What places know of their letters behind all joining layers, ``[B, T, W]``."""
+        T = slots_BTW.shape[1]
+        before_1TT = torch.ones(1, T, T, dtype=torch.bool).tril()
+        joined_BTW = slots_BTW
+        for i, layer in enumerate(self.joining):
+            # First the image, then the places before, and so on in turn.
+            if i % 2:
+                joined_BTW = layer(joined_BTW, joined_BTW, before_1TT)
+            else:
+                joined_BTW = layer(joined_BTW, seen_BSW, there_BS[:, None])
+        return joined_BTW
 
     def word_logits(self, states_NW: Tensor) -> Tensor:
         """Logits of all letters of one image, ``[longest + 1, V]``; see `ReadingHead`."""
         there_1N = torch.ones(1, len(states_NW), dtype=torch.bool)
-        return self(states_NW[None], there_1N, classes=False).letters_BTV[0]
+        return self(states_NW[None], there_1N).letters_BTV[0]
 
 
 def _refined(

@@ -27,6 +27,9 @@ class ReadingShape:
             has no such bound.
         places: Positions of an image at most.
         rounds: Rounds in which a head that walks refines what it reads (LISTER). Default 0.
+        distances: Whether a head that walks also scores how far it goes (LISTER has no such bias).
+            Default False.
+        joins: Layers in which places and letters are joined (CPPD). Default 1.
     """
 
     vocab: int
@@ -35,6 +38,8 @@ class ReadingShape:
     longest: int
     places: int
     rounds: int = 0
+    distances: bool = False
+    joins: int = 1
 
 
 class ReadingHead(Protocol):

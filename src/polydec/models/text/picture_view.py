@@ -90,6 +90,7 @@ class PictureView:
         dropped: The word of a prompt that names no class, as guidance reads it. None: there is none.
         patch: The model draws vectors: each is a square of so many tokens a side, and squares follow
             one another as tokens of other models do. None: it draws tokens.
+        row_end: The token that stands behind every row, and draws nothing. None: there is none.
     """
 
     height: int
@@ -98,11 +99,12 @@ class PictureView:
     classes: tuple[str, ...]
     dropped: str | None = None
     patch: int | None = None
+    row_end: int | None = None
 
     @property
     def token_count(self) -> int:
-        """Tokens of a picture."""
-        return self.height * self.width
+        """Tokens of a picture, ends of rows included."""
+        return self.height * (self.width + (self.row_end is not None))
 
     @property
     def pixel_shape(self) -> tuple[int, int, int]:
@@ -112,10 +114,10 @@ class PictureView:
 
     @cached_property
     def token_places(self) -> NDArray[np.int64]:
-        """Where each token of a text stands in the picture, counted in rows from the top left."""
+        """Where each token that draws stands in the picture, counted in rows from the top left."""
         side = self.patch or self.width
         rows = self.patch or self.height
-        places_HW = np.arange(self.token_count).reshape(self.height, self.width)
+        places_HW = np.arange(self.height * self.width).reshape(self.height, self.width)
         # Squares in rows, and the tokens of a square in rows; without patches one square is all.
         cut = places_HW.reshape(self.height // rows, rows, self.width // side, side)
         return cut.transpose(0, 2, 1, 3).reshape(-1)
@@ -131,8 +133,12 @@ class PictureView:
             The picture, of full size.
         """
         count, side, _, values = self.tiles.shape
-        grid = np.full((self.token_count, side, side, values), BLANK, np.uint8)
-        for at, token in enumerate(tokens[: self.token_count]):
+        grid = np.full((self.height * self.width, side, side, values), BLANK, np.uint8)
+        drawing = list(tokens)
+        if self.row_end is not None:
+            # What stands behind a row is no place.
+            del drawing[self.width :: self.width + 1]
+        for at, token in enumerate(drawing[: len(grid)]):
             if 0 <= token < count:
                 grid[self.token_places[at]] = self.tiles[token]
         lines = grid.reshape(self.height, self.width, side, side, values).transpose(0, 2, 1, 3, 4)
@@ -181,4 +187,5 @@ def read_picture_view(
         tuple(stated.classes),
         stated.dropped,
         stated.patch,
+        stated.row_end,
     )

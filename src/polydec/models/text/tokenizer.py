@@ -550,6 +550,9 @@ def read_rule(decoder: Mapping[str, Any]) -> SpellingRule | None:
             _spell_pieces([(decoder["replacement"], " ")], False),
             marks=decoder.get("prepend_scheme", "always") != "never",
         )
+    # Names one after another, as they are.
+    if decoder["type"] == "Fuse":
+        return SpellingRule(_spell_pieces([], False))
     if decoder["type"] != "Sequence":
         return None
     # The usual sequence of SentencePiece vocabularies: Replace, ByteFallback, Fuse, Strip. With any

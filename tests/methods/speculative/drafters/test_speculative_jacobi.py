@@ -18,10 +18,12 @@ from polydec.lab.testing.kits import build
 from polydec.lab.testing.toy import toy_law
 from polydec.laws.contrasts.difference import DifferenceContrast
 from polydec.laws.shapers.greedy import GreedyRule
+from polydec.laws.shapers.row_ends import RowEndRule
 from polydec.laws.shapers.temperature import TemperatureRule
 from polydec.laws.targets.contrast import ContrastTarget
 from polydec.laws.targets.other_prompt import SecondPromptTarget
 from polydec.laws.targets.shaped import ShapedTarget
+from polydec.methods.registry.kit import Kit
 from polydec.methods.speculative.drafters.speculative_jacobi import (
     SpeculativeJacobiDrafter,
     SpeculativeJacobiGuess,
@@ -30,6 +32,7 @@ from polydec.methods.speculative.loop.protocols import DraftGuess
 from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
 from polydec.methods.speculative.loop.types import DraftBudget, Verdict
 from polydec.methods.speculative.policies.fixed import FixedPolicy
+from polydec.methods.speculative.recipes import speculative_jacobi
 from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
 PROMPT = (0, 1)
@@ -296,6 +299,59 @@ def test_texts_whose_tokens_hardly_depend_take_few_passes():
     _, passes = passes_of(target, "speculative-jacobi", tokens=64, window=7)
     assert passes <= 64 // 3
     assert passes_of(target, "plain", tokens=64)[1] == 64
+
+
+ROWS = RowEndRule(2, 0)
+"""Rows of two tokens, and the mark 0."""
+
+
+def in_rows(seed=1, size=3):
+    return ShapedTarget(toy_law(seed, size, eos=-1), ROWS)
+
+
+@pytest.mark.parametrize(("window", "back"), [(1, 1), (2, 1), (3, 0)])
+def test_the_law_of_a_picture_in_rows_is_the_target_s(window, back):
+    drafter = SpeculativeJacobiDrafter(window, back, rows=ROWS)
+    method = SpeculativeDecoder(in_rows(), drafter, ExactVerifier(), FixedPolicy(window))
+    drafted = law_of(lambda rng: answer_one(method, Request(PROMPT, 5), rng))
+    law = target_law(toy_law(1, 3, eos=-1), PROMPT, 5, (ROWS,))
+    assert text_law_distance(drafted, law) < 1e-9
+    for text, p in law.items():
+        assert not p or [x == 0 for x in text] == [at % 3 == 2 for at in range(5)]
+
+
+def test_the_end_of_a_row_takes_no_pass():
+    # The recipe takes the layout that the kit has.
+    kit = Kit(in_rows(size=4), rows=ROWS)
+    for window, tokens in ((1, 30), (7, 60)):
+        request = Request(PROMPT, max_tokens=tokens, ignore_eos=True)
+        decoder = speculative_jacobi.build(kit, window=window)
+        made = run_coroutines([answer_one(decoder, request)])[0]
+        marks = [x == 0 for x in made.token_ids]
+        assert marks == [at % 3 == 2 for at in range(tokens)]
+        # A window that holds a mark gives it, whatever becomes of the places behind it.
+        assert made.stats.passes <= tokens - sum(marks)
+    _, passes = passes_of(in_rows(size=4), "plain", tokens=30)
+    assert passes == 30
+
+
+def test_no_new_place_copies_the_end_of_a_row():
+    drafter = SpeculativeJacobiDrafter(5, rows=ROWS)
+    guess = drafter.open_guess((5, 7), None)
+    draft = run_coroutines([guess.propose_draft(7, 2, BUDGET, Rng.of_choice(0))])[0]
+    assert draft.token == (7, 7, 7, 0, 7, 7)
+    # Where a row has begun, its mark comes sooner.
+    guess.text.append(6)
+    draft = run_coroutines([guess.propose_draft(6, 3, BUDGET, Rng.of_choice(0))])[0]
+    assert draft.token == (6, 6, 0, 6, 6, 0) and draft.law == (None,) * 6
+
+
+def test_what_may_be_written_is_not_read_off_a_full_row():
+    seen = run_coroutines([rounds(in_rows(size=4), SpeculativeJacobiDrafter(2, 0, rows=ROWS), 8)])
+    evens = [law for draft, *_ in seen[0] for law in draft.law[1:] if law is not None]
+    even = torch.tensor([0.0, 1 / 3, 1 / 3, 1 / 3], dtype=torch.float64)
+    assert any(torch.allclose(law.exp().double(), even) for law in evens)
+    assert all(float(law[0]) == float("-inf") for law in evens)
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,9 @@ class PicturesSpec:
         int, InRange(2, 4096), "what a token may draw: grey levels, colours or patches, by k-means"
     ] = 8
     masked: Annotated[bool, "a masked-diffusion model, for maskgit"] = False
+    row_ends: Annotated[
+        bool, "a token of its own stands behind every row, as in models that write several sizes"
+    ] = False
     low_of: Annotated[
         str | None,
         "a model that draws token by token, by a name like --model's: this one draws the same pictures in fewer of its "
@@ -101,6 +104,11 @@ class PicturesSpec:
             raise RequestError(f"width is {self.width}: it must be a multiple of 32")
         if self.low_of is not None and self.masked:
             raise RequestError("masked is set, and low_of is given: a draft draws token by token")
+        if self.row_ends and (self.masked or self.low_of is not None):
+            raise RequestError(
+                "row_ends is set: a model that draws token by token from pictures of one size has them, so leave out "
+                f"{'masked' if self.masked else 'low_of'}"
+            )
         if self.encoder and not self.masked:
             raise RequestError(
                 f"encoder is {self.encoder}: tokens are encoded apart from gaps, which only a masked model has (--masked)"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from polydec.base.errors import RequestError
-from polydec.base.options import AtLeast, InRange, NoFlag, keep_ranges
+from polydec.base.options import AtLeast, InRange, NoFlag, ValueNote, keep_ranges
 from polydec.lab.train.specs.command import TrainingCommand
 from polydec.lab.train.specs.fields import AdamRate, MuonRate, Resumed, SaveEvery, Seed, Steps
 from polydec.lab.train.specs.seq2seq import HEAD
@@ -26,6 +26,12 @@ Shear = Annotated[
 ]
 Noise = Annotated[float, InRange(0, 1), "standard deviation of what is added to each pixel"]
 Bars = Annotated[int, InRange(0, 8), "bars that cover letters of a word, at most"]
+DrawnOnce = Annotated[
+    int,
+    AtLeast(0),
+    ValueNote("0: new ones in every step"),
+    "images that are drawn once, from which steps take theirs again and again",
+]
 WordsAStep = Annotated[int, AtLeast(1), "images of a step"]
 
 
@@ -46,6 +52,7 @@ class ReaderSpec:
     shear: Shear = 0.3
     noise: Noise = 0.1
     bars: Bars = 2
+    images: DrawnOnce = 0
     rate: AdamRate = 3e-3
     muon: MuonRate = 0.02
     inner: Annotated[int, AtLeast(1), NoFlag(), "units of the map that reads a window"] = 192

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Annotated
 
 from polydec.base.errors import RequestError
@@ -12,6 +13,7 @@ from polydec.lab.train.specs.fields import AdamRate, MuonRate, Resumed, SaveEver
 from polydec.lab.train.specs.reader import (
     Bars,
     Blur,
+    DrawnOnce,
     LeastLetters,
     MostLetters,
     Noise,
@@ -41,12 +43,40 @@ class WordReaderSpec:
         ValueNote("2 in the paper"),
         "lister: walks behind the first, over an image that its letters refine",
     ] = 0
+    ending: Annotated[
+        float,
+        InRange(0, 100),
+        ValueNote("0.01 in the paper, over many more steps"),
+        "lister: what the end of a walk weighs beside its letters",
+    ] = 0.3
+    distances: Annotated[
+        bool, "lister: scores also have a bias of how far the next letter is; the paper has none"
+    ] = False
+    joins: Annotated[
+        int,
+        InRange(1, 16),
+        ValueNote("1 in the paper"),
+        "cppd: layers that join places with letters; in every second one a place looks at those before it",
+    ] = 1
+    absent: Annotated[
+        int,
+        InRange(0, 1 << 16),
+        ValueNote("0: all letters"),
+        "cppd: letters that a word does not have, drawn for each, that are counted beside its own",
+    ] = 0
+    copies: Annotated[
+        int,
+        InRange(1, 16),
+        ValueNote("3 in the public code"),
+        "mdiff4str: masked copies of a word behind one pass over its image",
+    ] = 1
     least: LeastLetters = 3
     most: MostLetters = 8
     blur: Blur = 0.5
     shear: Shear = 0.3
     noise: Noise = 0.1
     bars: Bars = 2
+    images: DrawnOnce = 0
     rate: AdamRate = 1e-3
     muon: MuonRate = 0.0
     seed: Seed = 0
@@ -58,10 +88,25 @@ class WordReaderSpec:
             raise RequestError(
                 f"least is {self.least}, most {self.most} and longest {self.longest}: each must not exceed the next"
             )
-        if self.rounds and self.reading != "lister":
-            raise RequestError(
-                f"rounds is {self.rounds}: a reader of {self.reading} does not walk, so leave it at 0"
-            )
+        usual = {f.name: f.default for f in fields(self)}
+        for name, reading in OWN_FIELDS.items():
+            if getattr(self, name) != usual[name] and self.reading != reading:
+                raise RequestError(
+                    f"{name} is {getattr(self, name)}: it is read with --reading {reading} alone, so leave it at {usual[name]}"
+                )
+
+
+OWN_FIELDS = MappingProxyType(
+    {
+        "rounds": "lister",
+        "ending": "lister",
+        "distances": "lister",
+        "joins": "cppd",
+        "absent": "cppd",
+        "copies": "mdiff4str",
+    }
+)
+"""Fields that one kind of head reads, by name, with the kind."""
 
 
 COMMAND = TrainingCommand(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor
@@ -13,6 +13,7 @@ from polydec.core.law import NEG_INF, normalise_log_weights
 from polydec.core.protocols import DraftScores, Session
 from polydec.core.rng import Rng
 from polydec.core.types import Draft, DrawKind, RowDetail, ScoreRequest
+from polydec.laws.shapers.row_ends import RowEndRule
 from polydec.methods.speculative.loop.draws import categorical_pick
 from polydec.methods.speculative.loop.protocols import DraftGuess
 from polydec.methods.speculative.loop.types import DraftBudget, Verdict
@@ -42,6 +43,8 @@ class SpeculativeJacobiDrafter:
         begin: Token id behind which a picture stands in a text; elsewhere nothing is drawn ahead.
             Default None: all of the answer is a picture.
         end: Token id with which a picture ends. Default None: it ends with the answer.
+        rows: Where rows of the picture end with a mark. The mark is proposed there, as the law holds
+            nothing else, so no pass is spent on it; new places do not copy it. Default None: nowhere.
 
     Exact: law, under a verifier that tests drawn candidates. Where rows are certain (greedy decoding)
     the tokens are, too, and nothing is drawn.
@@ -56,6 +59,7 @@ class SpeculativeJacobiDrafter:
     drawn: bool = False
     begin: int | None = None
     end: int | None = None
+    rows: RowEndRule | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= MOST_WINDOW:
@@ -90,7 +94,7 @@ class SpeculativeJacobiDrafter:
         Returns:
             The guess, whose window is empty.
         """
-        return SpeculativeJacobiGuess(self, list(prompt), [], None)
+        return SpeculativeJacobiGuess(self, list(prompt), [], None, len(prompt))
 
 
 @dataclass
@@ -104,12 +108,14 @@ class SpeculativeJacobiGuess(DraftGuess):
             the only token that can stand there.
         even_V: The uniform law over what may be written, as the last pass knew it. None: no pass has
             given a row.
+        begun: Tokens of the prompt, behind which the picture begins. Default 0.
     """
 
     config: SpeculativeJacobiDrafter
     text: list[int]
     laws: list[Tensor | int]
     even_V: Tensor | None
+    begun: int = 0
 
     @property
     def want(self) -> ScoreRequest:
@@ -155,6 +161,10 @@ class SpeculativeJacobiGuess(DraftGuess):
     ) -> Tensor | int:
         """What a place of the window is drawn from, or its only token. text: what stands before it;
         laws: what the window's places before it were drawn from, behind None for the root."""
+        rows = self.config.rows
+        # What the layout says needs neither a pass nor a draw.
+        if rows is not None and rows.ends_row(len(text) - self.begun):
+            return rows.mark
         if place < len(self.laws):
             return self.laws[place]
         back = self.config.back
@@ -165,7 +175,11 @@ class SpeculativeJacobiGuess(DraftGuess):
             row_V = laws[1 + place - back]
             if row_V is not None:
                 return row_V
-        return text[max(0, len(text) - max(1, back))]
+        at = max(0, len(text) - max(1, back))
+        # A mark says nothing of the places beside it.
+        while rows is not None and at and text[at] == rows.mark:
+            at -= 1
+        return text[at]
 
     def learn_round(self, draft: Draft, scores: DraftScores, verdict: Verdict) -> None:
         """Keep the rows of the places that the pass did not decide.
@@ -187,7 +201,10 @@ class SpeculativeJacobiGuess(DraftGuess):
         for node in range(done + 1, len(draft)):
             only = scores.certain_token(node)
             self.laws.append(scores.logprob_row(node) if only is None else only)
-        if self.config.back == 0 and scores.certain_token(len(draft) - 1) is None:
+        rows = self.config.rows
+        seen = len(self.text) + len(draft) - 2 - done
+        marked = rows is not None and rows.ends_row(seen - self.begun)
+        if self.config.back == 0 and not marked and scores.certain_token(len(draft) - 1) is None:
             row_V = scores.logprob_row(len(draft) - 1)
             self.even_V = normalise_log_weights((row_V > NEG_INF).double().log())
 
@@ -201,7 +218,7 @@ class SpeculativeJacobiGuess(DraftGuess):
         Returns:
             The copy.
         """
-        return SpeculativeJacobiGuess(self.config, list(self.text), list(self.laws), self.even_V)
+        return replace(self, text=list(self.text), laws=list(self.laws))
 
     def close(self) -> None:
         pass

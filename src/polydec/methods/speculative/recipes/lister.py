@@ -9,7 +9,7 @@ from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import IMAGE, Kit
-from polydec.methods.registry.published_presets import PublishedPreset
+from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
 from polydec.methods.speculative.recipes._readers import needed_reader, walking_decoder
 
 CARD = Card(
@@ -32,7 +32,11 @@ CARD = Card(
 )
 
 PUBLISHED = PublishedPreset(
-    refused="scores have a bias of each distance here, and rounds that refine are a matter of training"
+    {
+        "rounds": PublishedValue(
+            2, "the image is refined twice; ours as often as the reader was trained to"
+        )
+    }
 )
 
 

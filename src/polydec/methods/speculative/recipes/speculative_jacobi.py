@@ -60,5 +60,5 @@ def build(
     from polydec.methods.speculative.verifiers.exact import ExactVerifier
 
     # Each drawn token is tested against the row that it was drawn from.
-    drafter = SpeculativeJacobiDrafter(window, back, drawn, begin, end)
+    drafter = SpeculativeJacobiDrafter(window, back, drawn, begin, end, kit.rows)
     return SpeculativeDecoder(kit.target, drafter, ExactVerifier(), FixedPolicy(window))

@@ -47,6 +47,8 @@ class WordReaderShape:
         pixels: Units of the map that reads a window of pixels.
         longest: Letters of a word that it was trained for.
         rounds: Rounds in which a head that walks refines what it reads. Default 0.
+        distances: Whether a head that walks also scores how far it goes. Default False.
+        joins: Layers in which a head that counts joins places and letters. Default 1.
     """
 
     encoder: T5Shape
@@ -54,6 +56,8 @@ class WordReaderShape:
     pixels: int
     longest: int
     rounds: int = 0
+    distances: bool = False
+    joins: int = 1
 
     @property
     def encoder_config(self) -> Seq2SeqConfig:
@@ -64,7 +68,8 @@ class WordReaderShape:
     def head_shape(self) -> ReadingShape:
         """Of the head."""
         e = self.encoder
-        return ReadingShape(e.vocab, e.width, e.heads, self.longest, self.strip.most, self.rounds)
+        sizes = (e.vocab, e.width, e.heads, self.longest, self.strip.most)
+        return ReadingShape(*sizes, self.rounds, self.distances, self.joins)
 
 
 @dataclass(frozen=True)
@@ -270,6 +275,8 @@ def save(path: str | Path, reader: WordReader, about: Mapping[str, Any]) -> None
             "pixels": shape.pixels,
             "longest": shape.longest,
             "rounds": shape.rounds,
+            "distances": shape.distances,
+            "joins": shape.joins,
             "strip_height": shape.strip.height,
             "strip_stride": shape.strip.stride,
             "strip_window": shape.strip.window,
@@ -285,7 +292,8 @@ def load(path: str | Path) -> WordReader:
         c = edge.validate_record(WordReaderFields, config, artefact.CONFIG)
         strip = StripShape(c.strip_height, c.strip_stride, c.strip_window, c.strip_most)
         encoder = T5Shape(c.vocab_size, c.width, c.head, c.inner, c.first, 1)
-        shape = WordReaderShape(encoder, strip, c.pixels, c.longest, c.rounds)
+        sizes = (encoder, strip, c.pixels, c.longest)
+        shape = WordReaderShape(*sizes, c.rounds, c.distances, c.joins)
         # What a window may be is checked as of a published config, before an image comes.
         _ = shape.encoder_config
         whole = artefact.read_float_tensors(tensors, KIND, tensor_shapes(shape, c.reading))
