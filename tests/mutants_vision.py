@@ -9,6 +9,9 @@ TRAINED = "tests/lab/train/test_train_vision.py"
 MSD = "tests/methods/speculative/drafters/test_msd.py"
 VIEWS = "tests/request/test_views_of_images.py"
 SEARCHED = "tests/methods/search/test_multi_view.py"
+JEPA = "tests/lab/train/test_train_jepa.py"
+STREAMS = "tests/request/test_stream_policies.py"
+WATCHED = "tests/request/test_watching.py"
 MSD_TRAINED = "tests/lab/train/test_train_msd.py"
 SENT = "tests/serve/test_vision_sent.py"
 SEVERAL = "tests/cli/test_vision_flags.py"
@@ -223,8 +226,8 @@ MUTANTS = [
     Mutant(
         "train vision: a training begins anew",
         "lab/train/vision.py",
-        "        tensor.copy_(held.float())\n",
-        "        pass\n",
+        "    network.read_published(source.weights)\n",
+        "    pass\n",
         f"{TRAINED}::test_a_training_begins_with_a_model",
     ),
     Mutant(
@@ -520,5 +523,96 @@ MUTANTS = [
         '"content": [IMAGE_PLACE] * beside + said}]',
         '"content": [IMAGE_PLACE, *said]}]',
         f"{SEVERAL}::test_several_images_stand_in_order",
+    ),
+    Mutant(
+        "jepa: what is foretold bends to be told",
+        "lab/train/jepa.py",
+        "foretold_BE.detach()",
+        "foretold_BE",
+        f"{JEPA}::test_what_is_foretold_does_not_bend_to_be_told",
+    ),
+    Mutant(
+        "jepa: the loss goes one way",
+        "lab/train/jepa.py",
+        "F.cross_entropy(alike_BB.T, own_B)",
+        "F.cross_entropy(alike_BB, own_B)",
+        f"{JEPA}::test_an_answer_is_held_to_its_own_embedding_both_ways",
+    ),
+    Mutant(
+        "jepa: an equal answer to another image is a wrong one",
+        "lab/train/jepa.py",
+        'alike_BB.masked_fill(same_BB, float("-inf"))',
+        "alike_BB",
+        f"{JEPA}::test_an_answer_is_held_to_its_own_embedding_both_ways",
+    ),
+    Mutant(
+        "jepa: what reads answers learns as fast as all",
+        "lab/train/jepa.py",
+        "t + (1 - self.slow) * (self._first[name] - t)",
+        "t",
+        f"{JEPA}::test_what_reads_answers_moves_slowly",
+    ),
+    Mutant(
+        "jepa: layers begin anew",
+        "lab/train/jepa.py",
+        "begun is not None and begun.shape == shape",
+        "False",
+        f"{JEPA}::test_it_begins_as_the_target",
+    ),
+    Mutant(
+        "jepa: what fills rows up is read",
+        "models/nets/answer_embedding.py",
+        "seen = there_BS[:, None, None]",
+        "seen = torch.ones_like(there_BS)[:, None, None]",
+        f"{JEPA}::test_embeddings_have_length_1_and_are_the_same_in_company",
+    ),
+    Mutant(
+        "watch: clusters are merged by the distance of their means alone",
+        "request/stream_policies.py",
+        "                / (count[i] + count[i + 1])\n",
+        "                / (count[i] * count[i + 1])\n",
+        f"{STREAMS}::test_clusters_are_merged_in_the_order_of_ward",
+    ),
+    Mutant(
+        "watch: merging has no price",
+        "request/stream_policies.py",
+        "costs[at] > self.cost",
+        "False",
+        f"{STREAMS}::test_clusters_end_at_their_cost",
+    ),
+    Mutant(
+        "watch: changes are held against the step before",
+        "request/stream_policies.py",
+        "                total_E = total_E + step_E\n",
+        "                total_E = step_E\n",
+        f"{STREAMS}::test_changes_are_held_against_the_mean_so_far",
+    ),
+    Mutant(
+        "watch: texts follow one another at once",
+        "request/stream_policies.py",
+        "since < self.gap",
+        "False",
+        f"{STREAMS}::test_gaps_and_silences_are_kept",
+    ),
+    Mutant(
+        "watch: no text is due without a change",
+        "request/stream_policies.py",
+        "self.silence is not None and since >= self.silence",
+        "False",
+        f"{STREAMS}::test_gaps_and_silences_are_kept",
+    ),
+    Mutant(
+        "watch: the variance of a segment is not asked",
+        "request/stream_policies.py",
+        "1 - float(mean_E.square().sum()) > self.spread",
+        "False",
+        f"{STREAMS}::test_pieces_of_a_stream_are_a_text_each",
+    ),
+    Mutant(
+        "watch: every image is put into words",
+        "request/watching.py",
+        "segments = policy.part_stream(embedding_TE)",
+        "segments = [StreamSegment(i, i + 1, e) for i, e in enumerate(embedding_TE)]",
+        f"{WATCHED}::test_what_does_not_change_is_not_told_again",
     ),
 ]

@@ -35,6 +35,7 @@ COMMANDS = frozenset(
             "build",
             "chat",
             "classify",
+            "watch",
             "demo",
             "detect",
             "doctor",

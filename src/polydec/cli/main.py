@@ -30,6 +30,7 @@ COMMANDS = {
     "batch": "Answer a file of requests.",
     "embed": "Print a vector of each text, a JSON object a line.",
     "classify": "Sort texts into classes, a JSON object a line.",
+    "watch": "Say what a stream of images shows, where that changes.",
     "explain": "Say what `polydec generate` would do with these flags.",
     "methods": "List every method: what it is, promises, needs, options, source.",
     "steerings": "List every way to steer (`polydec generate --steer NAME`).",

@@ -178,6 +178,16 @@ SMALL: dict[str, Mapping[str, Any]] = {
         for name in ("msd", "flash")
     },
     "stamp": {"target": "seer", "steps": 2, "rows": 2},
+    "jepa": {
+        "target": "seer",
+        "each": 3,
+        "steps": 2,
+        "rows": 3,
+        "foretelling": 1,
+        "reading": 1,
+        "size": 8,
+        "shown": 2,
+    },
     "upsampler": {
         "images": "pictures",
         "target": "drawer",
@@ -346,6 +356,7 @@ ELSEWHERE = {
         "test_train_text_router.py"
         for name in ("kinds", "temperature", "steps", "seed")
     },
+    ("jepa", "slow"): "how far a step moves, and none is taken: test_train_jepa.py",
     ("strength", "raw"): "shows with a chat template alone, and no small model has one",
     ("context", "kind"): "other kinds train a model first: test_refrag.py, test_augmentation.py",
     ("context", "chunk"): "its kind trains in several runs: test_own_contexts.py",

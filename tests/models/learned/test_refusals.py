@@ -225,6 +225,7 @@ READ_STATES_ALONE = {
     "hypernetwork",
     "outcome-head",
     "window-summary",
+    "answer-embedder",
 }
 """These ask nothing of a model but its states."""
 
@@ -256,7 +257,8 @@ TAKEN = [
         "arc-encoder",
         "hypernetwork",
         "window-summary",
-    )  # for steering: see tests/laws/targets/test_thinking.py
+        "answer-embedder",
+    )  # no methods read these: see tests/laws/targets/test_thinking.py and tests/request/test_watching.py
 ]
 
 
