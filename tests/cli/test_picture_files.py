@@ -65,7 +65,10 @@ def test_a_model_of_texts_draws_nothing(tmp_path, run):
         "generate", "a", "--model", "zoo:tiny", "--out", str(out), "--max-tokens", "1"
     )
     assert status != 0 and not out.exists()
-    assert "zoo:tiny writes text, and only a model of pictures or method stamp has something to draw" in said
+    assert (
+        "zoo:tiny writes text, and only a model of pictures or method stamp has something to draw"
+        in said
+    )
 
 
 @pytest.mark.parametrize(
