@@ -12,6 +12,7 @@ SEARCHED = "tests/methods/search/test_multi_view.py"
 JEPA = "tests/lab/train/test_train_jepa.py"
 STREAMS = "tests/request/test_stream_policies.py"
 WATCHED = "tests/request/test_watching.py"
+ARCANA = "tests/lab/train/test_train_arcana.py"
 MSD_TRAINED = "tests/lab/train/test_train_msd.py"
 SENT = "tests/serve/test_vision_sent.py"
 SEVERAL = "tests/cli/test_vision_flags.py"
@@ -614,5 +615,89 @@ MUTANTS = [
         "segments = policy.part_stream(embedding_TE)",
         "segments = [StreamSegment(i, i + 1, e) for i, e in enumerate(embedding_TE)]",
         f"{WATCHED}::test_what_does_not_change_is_not_told_again",
+    ),
+    Mutant(
+        "arcana: rows of images run as those of words do",
+        "models/sessions/ledger.py",
+        "LedgerEntry(x, 0, state_of(x), adapter=adapter_of(x)) for",
+        "LedgerEntry(x, 0, state_of(x)) for",
+        f"{ARCANA}::test_the_saved_adapter_computes_what_was_trained[two adapters]",
+    ),
+    Mutant(
+        "arcana: rows of images keep what is added for words",
+        "models/formats/image_adapter.py",
+        "(taken, -1.0)",
+        "(taken, -0.0)",
+        f"{ARCANA}::test_the_saved_adapter_computes_what_was_trained[two adapters]",
+    ),
+    Mutant(
+        "arcana: an adapter reads rows without the norm's weights",
+        "models/nets/gated.py",
+        "into_RI = into_RI * norm.float()",
+        "into_RI = into_RI * 1.0",
+        f"{ARCANA}::test_the_saved_adapter_computes_what_was_trained[two adapters]",
+    ),
+    Mutant(
+        "arcana: the scale of a pair is lost",
+        "lab/train/arcana.py",
+        "SCALE * max(1, image)",
+        "max(1, image)",
+        f"{ARCANA}::test_the_saved_adapter_computes_what_was_trained[more for images]",
+    ),
+    Mutant(
+        "arcana: all rows learn one pair",
+        "lab/train/modal_lora.py",
+        "if len(self.down) == 1:",
+        "if True:",
+        f"{ARCANA}::test_rows_go_through_the_adapter_of_their_kind",
+    ),
+    Mutant(
+        "arcana: nothing is dropped out",
+        "lab/train/modal_lora.py",
+        "F.dropout(x_BTI, self.dropout, self.training)",
+        "x_BTI",
+        f"{ARCANA}::test_dropout_is_of_training_alone",
+    ),
+    Mutant(
+        "arcana: every rung reads the last layer",
+        "models/nets/query_ladder.py",
+        "for rung, state_TPW in enumerate(states):",
+        "for rung, state_TPW in enumerate([states[-1]] * len(states)):",
+        f"{ARCANA}::test_every_layer_of_the_tower_is_climbed",
+    ),
+    Mutant(
+        "arcana: what climbed the ladder is not shown",
+        "models/nets/llava.py",
+        "    if ladder is not None:\n        taken_TPW",
+        "    if False:\n        taken_TPW",
+        f"{ARCANA}::test_the_tower_stays_as_it_is",
+    ),
+    Mutant(
+        "arcana: queries may be left out with the patches",
+        "models/sessions/vision.py",
+        "choice, self.tower.appended_count)",
+        "choice, 0)",
+        f"{ARCANA}::test_queries_stay_where_vectors_are_left_out",
+    ),
+    Mutant(
+        "arcana: a vector has one id with an adapter and without",
+        "models/sessions/soft.py",
+        'cell += b" adapted"',
+        'cell += b""',
+        f"{ARCANA}::test_a_vector_under_an_adapter_is_another_id",
+    ),
+    Mutant(
+        "arcana: layers that run alone run without the adapter",
+        "models/sessions/image_fall.py",
+        "replace(entry, state_H=state_H)",
+        "replace(entry, state_H=state_H, adapter=None)",
+        f"{ARCANA}::test_layers_that_run_alone_run_under_the_adapter",
+    ),
+    Mutant(
+        "arcana: the compiled step runs rows of images without their adapter",
+        "models/sessions/checkpoint.py",
+        "elif source.images is not None and source.images.pairs:",
+        "elif False:",
+        f"{ARCANA}::test_models_that_it_does_not_fit_are_refused",
     ),
 ]

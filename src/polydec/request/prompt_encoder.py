@@ -289,7 +289,13 @@ class PromptEncoder:
                 rows.append(first)
                 continue
             instead += make_soft_tokens(
-                part.vectors_KD, self.size, width, f"prompt[{at}]", part.grid, part.kept
+                part.vectors_KD,
+                self.size,
+                width,
+                f"prompt[{at}]",
+                part.grid,
+                part.kept,
+                part.adapter,
             )
             # K vectors and the W ids that stand for them end together: id i ends with vector (i + 1) K / W.
             count = len(instead) - first

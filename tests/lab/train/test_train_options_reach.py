@@ -173,6 +173,7 @@ SMALL: dict[str, Mapping[str, Any]] = {
         **{"steps": 2, "rows": 2, "width": 32, "layers": 1},
         **{"tower_width": 32, "tower_layers": 1},
     },
+    "arcana": {"target": "seer", "steps": 2, "rows": 2, "rank": 4, "queries": 2},
     **{
         name: {"target": "seer", "each": 2, "max_tokens": 4, "steps": 2, "rows": 3}
         for name in ("msd", "flash")
@@ -320,6 +321,7 @@ ELSEWHERE = {
     "start": "a model that another training wrote: test_grow.py, test_train_diffusion.py",
     "tokenizer": "a model of another tokenizer: test_train_lm.py",
     "teacher": "another model: test_train_lm.py",
+    ("arcana", "dropout"): "adapters add nothing before a step: test_train_arcana.py",
     "compiled": "the same losses from a compiled step, after minutes",
     "mixed": "read where the target writes the text, which takes long",
     "compute": "the target's arithmetic, which changes what it says by rounding alone",

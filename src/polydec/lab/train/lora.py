@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -99,9 +100,21 @@ def save_lora_adapters(path: Path, network: nn.Module, base: str) -> None:
         "bias": "none",
         "target_modules": sorted(names),
     }
+    write_adapter(path, tensors, config)
+
+
+def write_adapter(path: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
+    """Write an adapter into a directory; each file appears complete or not at all.
+
+    Args:
+        path: Directory to write.
+        tensors: Its tensors by name.
+        config: What it says of itself.
+    """
     path.mkdir(parents=True, exist_ok=True)
+    whole = {name: t.contiguous() for name, t in tensors.items()}
     replace_file_atomically(
-        path / adapters.WEIGHTS, lambda at: save_file(tensors, at, {"format": "pt"})
+        path / adapters.WEIGHTS, lambda at: save_file(whole, at, {"format": "pt"})
     )
     text = json.dumps(config, indent=2) + "\n"
     replace_file_atomically(

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ from polydec.lab.train.scenes import (
 from polydec.lab.train.schedule import TrainingSchedule
 from polydec.lab.train.specs.vision import VisionSpec
 from polydec.models.formats.fields import require_shapes
+from polydec.models.formats.vision import PixelScale
 from polydec.models.sessions import sources
 
 PATCH = 8
@@ -48,6 +49,8 @@ CONTEXT = 512
 """Positions of the language model: an image takes PATCHES of them."""
 JUDGED = 512
 """Held-out scenes that are measured."""
+SCALED = PixelScale(1 / 255, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+"""How pixels become numbers."""
 IMAGE = "<image>"
 ANSWER = "<answer>"
 END = "<end>"
@@ -92,6 +95,7 @@ class QuestionRows:
         question_BT: Numbers of the questions that tokens belong to, -1 behind the last.
         right_BT: The token that is right behind each token of an answer; -1 behind others.
         dropped_B: Whether the image of a row is left out.
+        images: Vectors of the image before them.
     """
 
     token_BT: Tensor
@@ -99,19 +103,48 @@ class QuestionRows:
     question_BT: Tensor
     right_BT: Tensor
     dropped_B: Tensor
+    images: int = PATCHES
 
     @property
     def seen_BTT(self) -> Tensor:
         """Whether the token of a row sees that of a column, the vectors of the image before them
-        included: shape ``[B, PATCHES + T, PATCHES + T]``."""
+        included: shape ``[B, images + T, images + T]``."""
         # The image counts as what every question sees.
         # Number -2 is of no question: -1 stands for what fills rows up.
-        image_BP = torch.full((len(self.token_BT), PATCHES), -2)
+        image_BP = torch.full((len(self.token_BT), self.images), -2)
         of_BT = torch.cat([image_BP, self.question_BT], 1)
         same_BTT = of_BT[:, :, None] == of_BT[:, None]
         # An image that is left out stays in its row, where nobody looks.
         image_B1T = (of_BT[:, None] == -2) & ~self.dropped_B[:, None, None]
         return (same_BTT | image_B1T).tril()
+
+
+class SceneReader(Protocol):
+    """A network that answers questions about scenes.
+
+    Attributes:
+        language: Its language model.
+        image_count: Vectors of an image.
+    """
+
+    language: TrainableLlama
+    image_count: int
+
+    def read_pictures(self, pixels_BCHW: Tensor) -> Any:
+        """What its tower makes of pictures."""
+        ...
+
+    def __call__(self, seen: Any, rows: QuestionRows) -> Tensor:
+        """States behind each token of questions, which are ready for the head.
+
+        Args:
+            seen: What the tower made of the pictures.
+            rows: The questions.
+
+        Returns:
+            Shape ``[B, T, width]``.
+        """
+        ...
 
 
 class TrainableVitLayer(nn.Module):
@@ -169,6 +202,8 @@ class TrainableTower(nn.Module):
 class TrainableLlava(nn.Module):
     """Tower, projector and language model."""
 
+    image_count = PATCHES
+
     def __init__(self, spec: VisionSpec, shape: LlamaShape) -> None:
         super().__init__()
         # The global generator is left as it was.
@@ -186,6 +221,10 @@ class TrainableLlava(nn.Module):
         """The matrices of all layers."""
         named = self.named_parameters()
         return [p for name, p in named if ".layers." in name and p.ndim == 2]
+
+    def read_pictures(self, pixels_BCHW: Tensor) -> Tensor:
+        """What its tower makes of pictures."""
+        return self.tower(pixels_BCHW)
 
     def forward(self, patch_BPW: Tensor, rows: QuestionRows) -> Tensor:
         """States behind each token of questions that stand behind an image.
@@ -221,18 +260,9 @@ class TrainableLlava(nn.Module):
         Returns:
             States that are ready for the head, ``[B, T, width]``.
         """
-        # The image stands before the text, as the template has it.
-        model = self.language.model
-        x = torch.cat([image_BPH, entered_BTH], 1)
-        # Every question begins right behind the image, wherever it stands in its row.
-        image_BP = torch.arange(PATCHES).expand(len(x), -1)
-        whole_BT = torch.cat([image_BP, position_BT], 1)
-        cos_B1TD = model.cos[whole_BT][:, None]
-        sin_B1TD = model.sin[whole_BT][:, None]
-        for layer in model.layers:
-            x = layer(x, cos_B1TD, sin_B1TD, seen_BTT[:, None])
-        # Nothing is asked behind a patch.
-        return model.norm(x[:, PATCHES:])
+        return states_behind_images(
+            self.language, image_BPH, entered_BTH, position_BT, seen_BTT
+        )
 
     def cell_loss(self, patch_BPW: Tensor, scenes: Sequence[Scene]) -> Tensor:
         """How badly a linear map reads each place of a picture from its patches.
@@ -302,6 +332,40 @@ class TrainableLlava(nn.Module):
                 for name, tensor in self.language.state_dict().items()
             },
         }
+
+
+def states_behind_images(
+    language: TrainableLlama,
+    image_BPH: Tensor,
+    entered_BTH: Tensor,
+    position_BT: Tensor,
+    seen_BTT: Tensor,
+) -> Tensor:
+    """States of rows that stand behind an image.
+
+    Args:
+        language: The language model that reads them.
+        image_BPH: What stands for the images.
+        entered_BTH: What enters the first layer behind them.
+        position_BT: Positions of that.
+        seen_BTT: Whether a row sees a column, the image's before the others.
+
+    Returns:
+        States that are ready for the head, ``[B, T, width]``.
+    """
+    # The image stands before the text, as the template has it.
+    model = language.model
+    images = image_BPH.shape[1]
+    x = torch.cat([image_BPH, entered_BTH], 1)
+    # Every question begins right behind the image, wherever it stands in its row.
+    image_BP = torch.arange(images).expand(len(x), -1)
+    whole_BT = torch.cat([image_BP, position_BT], 1)
+    cos_B1TD = model.cos[whole_BT][:, None]
+    sin_B1TD = model.sin[whole_BT][:, None]
+    for layer in model.layers:
+        x = layer(x, cos_B1TD, sin_B1TD, seen_BTT[:, None])
+    # Nothing is asked behind a patch.
+    return model.norm(x[:, images:])
 
 
 def train_vision(spec: VisionSpec) -> dict[str, Any]:
@@ -485,12 +549,15 @@ def question_ids(question: SceneQuestion, ids: Mapping[str, int]) -> tuple[list[
     return asked, [ids[word] for word in (*question.answer.split(), END)]
 
 
-def pack_questions(examples: Sequence[SceneExample], ids: Mapping[str, int]) -> QuestionRows:
+def pack_questions(
+    examples: Sequence[SceneExample], ids: Mapping[str, int], images: int = PATCHES
+) -> QuestionRows:
     """Lay the questions of some pictures side by side.
 
     Args:
         examples: Pictures with questions.
         ids: Token ids by word.
+        images: Vectors of an image. Default: one a patch.
 
     Returns:
         The rows, one a picture.
@@ -505,7 +572,7 @@ def pack_questions(examples: Sequence[SceneExample], ids: Mapping[str, int]) -> 
         texts = [[*asked, *answer] for asked, answer in pairs]
         tokens.append(torch.tensor([x for text in texts for x in text]))
         # Without an image a question begins the text.
-        first = 0 if example.dropped else PATCHES
+        first = 0 if example.dropped else images
         positions.append(torch.cat([first + torch.arange(len(text)) for text in texts]))
         numbers.append(torch.cat([torch.full((len(text),), k) for k, text in enumerate(texts)]))
         # The mark before an answer tells its first word; behind its end nothing is asked.
@@ -517,11 +584,12 @@ def pack_questions(examples: Sequence[SceneExample], ids: Mapping[str, int]) -> 
         pad_sequence(numbers, batch_first=True, padding_value=-1),
         pad_sequence(rights, batch_first=True, padding_value=-1),
         torch.tensor([example.dropped for example in examples]),
+        images,
     )
 
 
 def answer_logits(
-    network: TrainableLlava, examples: Sequence[SceneExample], ids: Mapping[str, int]
+    network: SceneReader, examples: Sequence[SceneExample], ids: Mapping[str, int]
 ) -> tuple[Tensor, QuestionRows]:
     """Score the answers to all questions of some examples, each word behind the right ones before it.
 
@@ -533,8 +601,8 @@ def answer_logits(
     Returns:
         The logits behind all tokens, ``[B, T, V]``, and the tokens.
     """
-    rows = pack_questions(examples, ids)
-    patches = network.tower(example_pixels(examples))
+    rows = pack_questions(examples, ids, network.image_count)
+    patches = network.read_pictures(example_pixels(examples))
     return network.language.token_logits(network(patches, rows)), rows
 
 
@@ -555,20 +623,36 @@ def answer_loss(
     Returns:
         Nats a token of an answer, and the tower's loss times its weight.
     """
-    rows = pack_questions(examples, ids)
-    patches = network.tower(example_pixels(examples))
-    # Questions are given: nothing is learned of how they go on.
-    asked_BT = rows.right_BT >= 0
-    logits_NV = network.language.token_logits(network(patches, rows)[asked_BT])
-    loss = F.cross_entropy(logits_NV, rows.right_BT[asked_BT])
+    loss, patches = asked_answer_loss(network, examples, ids)
     if not tower_loss:
         return loss
     return loss + tower_loss * network.cell_loss(patches, [x.scene for x in examples])
 
 
+def asked_answer_loss(
+    network: SceneReader, examples: Sequence[SceneExample], ids: Mapping[str, int]
+) -> tuple[Tensor, Any]:
+    """The loss of a model on the answers of some examples.
+
+    Args:
+        network: The model.
+        examples: Pictures with questions.
+        ids: Token ids by word.
+
+    Returns:
+        Nats a token of an answer, and what the tower made of the pictures.
+    """
+    rows = pack_questions(examples, ids, network.image_count)
+    seen = network.read_pictures(example_pixels(examples))
+    # Questions are given: nothing is learned of how they go on.
+    asked_BT = rows.right_BT >= 0
+    logits_NV = network.language.token_logits(network(seen, rows)[asked_BT])
+    return F.cross_entropy(logits_NV, rows.right_BT[asked_BT]), seen
+
+
 @torch.no_grad()
 def measure_answers(
-    network: TrainableLlava, examples: Sequence[SceneExample], ids: Mapping[str, int]
+    network: SceneReader, examples: Sequence[SceneExample], ids: Mapping[str, int]
 ) -> dict[str, float]:
     """By kind of question the share of answers of which every word, and the end, is the likeliest
     behind the right ones: those that greedy decoding gives.

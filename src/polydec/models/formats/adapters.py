@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,22 @@ from torch import Tensor
 
 from polydec.base.errors import FileError
 from polydec.models.formats import edge, fields
+from polydec.models.formats.image_adapter import (
+    IMAGE,
+    LADDER,
+    PROJECTOR,
+    TEXT,
+    ImageAdapter,
+    join_pairs,
+    part_by_beginning,
+)
 from polydec.models.formats.tensor_files import SafeTensors, load_torch_file
 
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
+MODAL = "MM_LORA"
+"""The peft_type, ours, of an adapter for words beside one for images."""
 NOT_PLAIN = (
     "use_qalora",
     "use_bdlora",
@@ -67,6 +78,8 @@ class LoraAdapter:
             ``[outputs]``. Without: rows keep the length of the sum.
         factor: IA3: by the name of a weight or a bias what it is multiplied by, ``[outputs, 1]`` or
             ``[1, inputs]``, of a bias ``[outputs]``.
+        images: What images alone go through; all the rest is then for words. None: images go
+            through what words do.
     """
 
     base: str
@@ -76,6 +89,7 @@ class LoraAdapter:
     start: str = ""
     lengths: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     factor: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    images: ImageAdapter | None = None
 
     @property
     def changed_shapes(self) -> dict[str, tuple[int | None, int | None]]:
@@ -89,18 +103,26 @@ class LoraAdapter:
                 out[name] = (None, columns) if rows == 1 else (rows, None)
         return out
 
+    def scaled_pair(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """The two matrices of a weight, whose product is what is added; None: it has none."""
+        if name not in self.down:
+            return None
+        return self.down[name], self.scale[name] * self.up[name].float()
+
 
 def read_lora_adapter(path: Path) -> LoraAdapter:
     """The adapter in a directory.
 
     Raises:
-        FileError: It is damaged, or of a form that is none of LoRA, DoRA and IA3.
+        FileError: It is damaged, or of a form that is none of LoRA, DoRA, IA3 and that of two
+            adapters by modality.
     """
     at = path / CONFIG
     c = edge.validate_record(fields.AdapterFields, edge.read_json(at), str(at))
-    if c.peft_type not in ("LORA", "IA3"):
+    if c.peft_type not in ("LORA", "IA3", MODAL):
         raise FileError(
-            f"{at}: peft_type is {c.peft_type!r:.40}: adapters of the kinds 'LORA' (DoRA among them) and 'IA3' are read"
+            f"{at}: peft_type is {c.peft_type!r:.40}: adapters of the kinds 'LORA' (DoRA among them), 'IA3' and {MODAL!r} "
+            "are read"
         )
     # Each of these changes the sum W + s B A into something else.
     for name in NOT_PLAIN:
@@ -114,6 +136,52 @@ def read_lora_adapter(path: Path) -> LoraAdapter:
     tensors = _tensors(path)
     if c.peft_type == "IA3":
         return _read_factors(path, c, tensors)
+    if c.peft_type == MODAL:
+        return _read_modal(path, c, tensors)
+    return _read_pairs(path, c, tensors, start)
+
+
+def _read_modal(path: Path, c: fields.AdapterFields, tensors: Mapping[str, Tensor]) -> LoraAdapter:
+    """An adapter for words with what images go through.
+
+    Raises:
+        FileError: They are damaged.
+    """
+    parts = part_by_beginning(tensors, str(path))
+    text = _read_pairs(path, c, parts[TEXT], "")
+    ladder = {name: _finite(path, name, t) for name, t in parts[LADDER].items()}
+    projector = {PROJECTOR + name: _finite(path, name, t) for name, t in parts[PROJECTOR].items()}
+    pairs = dict[str, tuple[Tensor, Tensor]]()
+    # Without pairs of their own rows of images run as those of words do.
+    if parts[IMAGE]:
+        said = c.model_copy(update={"lora_alpha": c.polydec_image_alpha})
+        image = _read_pairs(path, said, parts[IMAGE], "")
+        # The weights hold what is added for words: at rows of images it is taken away again.
+        pairs = {
+            name: join_pairs(str(path), name, image.scaled_pair(name), text.scaled_pair(name))
+            for name in sorted({*image.down, *text.down})
+        }
+    return replace(text, images=ImageAdapter(pairs, ladder, projector))
+
+
+def _read_pairs(
+    path: Path, c: fields.AdapterFields, tensors: Mapping[str, Tensor], start: str
+) -> LoraAdapter:
+    """A low-rank adapter.
+
+    Args:
+        path: Its directory.
+        c: Its config.
+        tensors: Its tensors.
+        start: What was taken out of the checkpoint before training.
+
+    Returns:
+        The adapter.
+
+    Raises:
+        FileError: They are damaged.
+    """
+    at = path / CONFIG
     down = dict[str, Tensor]()
     up = dict[str, Tensor]()
     scale = dict[str, float]()

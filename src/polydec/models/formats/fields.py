@@ -240,6 +240,8 @@ class AdapterFields(StrictFields):
     base_model_name_or_path: Annotated[str, Field(min_length=1, max_length=4096)]
     lora_alpha: Positive = 8
     use_rslora: Flag = None
+    # Ours: what lora_alpha is for rows of images (formats/image_adapter.py).
+    polydec_image_alpha: Positive = 8
     # From here on: what makes it another method than plain LoRA, or says where it is applied.
     use_dora: Flag = None
     use_qalora: Flag = None

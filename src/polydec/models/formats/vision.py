@@ -184,6 +184,7 @@ class PartedCheckpoint:
         shape: Of tower and projector, of the layout's own type.
         tower: Tensors of tower and projector, under the names of the layout.
         image_token: The id that stands for an image in a prompt.
+        names: How names of the language model's tensors begin in the file, and how they begin here.
     """
 
     config: Mapping[str, Any]
@@ -191,6 +192,7 @@ class PartedCheckpoint:
     shape: Any
     tower: Mapping[str, Tensor]
     image_token: int
+    names: Mapping[str, str]
 
 
 def read_vit_shape(
@@ -366,4 +368,4 @@ def part_checkpoint(
     tower = rename_beginnings(weights, tower_names)
     fields.require_shapes(tower, shape.tensor_shapes)
     language = rename_beginnings(weights, language_names)
-    return PartedCheckpoint(text, language, shape, tower, image_token)
+    return PartedCheckpoint(text, language, shape, tower, image_token, language_names)

@@ -6,14 +6,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from polydec.base.errors import RequestError
+from polydec.base.errors import FileError, RequestError
+from polydec.models.formats.fields import shape_of
 
 PLACES = ("qkv", "out", "gate_up", "down")
 """The linear layers of a layer, those that read the same rows taken together."""
 
 Pair = tuple[Tensor, Tensor]
+
+_MATRICES = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "out": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+"""By place the published matrices that it joins, in their order."""
+_NORMS = {"qkv": "input_layernorm", "gate_up": "post_attention_layernorm"}
+"""By place the norm before it, where there is one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,3 +120,56 @@ class ActiveAdapter:
         # Two thin products, [N, I] x [I, R] x [R, O]: the full matrix is never made.
         more = read_TI[self.row_N].to(into_RI.dtype) @ into_RI.T @ out_OR.T
         into_TO.index_add_(0, self.row_N, more.to(into_TO.dtype))
+
+
+def gate_weight_pairs(
+    pairs: Mapping[str, Pair], weights: Mapping[str, Tensor], layers: int
+) -> GatedAdapter:
+    """A gated adapter of pairs that were made for single matrices.
+
+    Args:
+        pairs: By the name of a matrix what reads its input, ``[R, in]``, and what is added to its
+            output of that, ``[out, R]``: of all linear matrices of all layers.
+        weights: The network's tensors by name, for its norms, which a gated adapter does not see.
+        layers: Number of layers.
+
+    Returns:
+        The adapter.
+
+    Raises:
+        FileError: A matrix has no pair, a pair is of none, or one has another size.
+    """
+    left = dict(pairs)
+    out = list[dict[str, Pair]]()
+    for layer in range(layers):
+        made = dict[str, Pair]()
+        for place, names in _MATRICES.items():
+            own = [f"model.layers.{layer}.{name}.weight" for name in names]
+            # Taken out as they are found: what is left belongs to no matrix.
+            found = [_fitting_pair(left, name, weights) for name in own]
+            # Each reads the row by itself: their outputs stand one after another.
+            into_RI = torch.cat([down for down, _ in found])
+            # A gated adapter reads rows before the norm's weights are on them.
+            if place in _NORMS:
+                norm = weights[f"model.layers.{layer}.{_NORMS[place]}.weight"]
+                into_RI = into_RI * norm.float()
+            made[place] = into_RI, torch.block_diag(*[up for _, up in found])
+        out.append(made)
+    if left:
+        raise FileError(
+            f"the adapter for images changes {min(left)!r:.120}: linear matrices of layers are changed, and nothing else"
+        )
+    return GatedAdapter(out)
+
+
+def _fitting_pair(left: dict[str, Pair], name: str, weights: Mapping[str, Tensor]) -> Pair:
+    """Take the pair of a matrix. Raises FileError where there is none, or it has another size."""
+    if name not in left:
+        raise FileError(
+            f"the adapter for images lacks {name}: it changes all linear matrices of every layer"
+        )
+    down, up = left.pop(name)
+    want = (len(up), down.shape[1])
+    if (has := tuple(shape_of(weights, name))) != want:
+        raise FileError(f"the adapter for images changes {name} of shape {want}: it has {has}")
+    return down, up

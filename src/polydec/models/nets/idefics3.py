@@ -44,6 +44,11 @@ class Idefics3Tower:
         """How an image becomes the tiles that it reads."""
         return self.shape.plan
 
+    @property
+    def appended_count(self) -> int:
+        """No vector stands behind those of the patches."""
+        return 0
+
     def place_of(self, tiles: ImageTiles) -> tuple[str | int, ...]:
         """What stands in a prompt in the place of an image: texts, and numbers of its vectors."""
         each = self.shape.tile_vectors

@@ -40,8 +40,8 @@ class NetworkQuery:
             another.
         at: Ascending; of a network that is not causal, the committed slots that are fed where they
             are not one run. `first` is then the lowest. None: they are one run.
-        adapter: What changes the matrices at some rows (models/nets/gated.py). None: nothing does.
-        gated: Ascending indices of those of the M rows that `adapter` changes.
+        gated: Each adapter that changes the matrices at some rows (models/nets/gated.py), with the
+            ascending indices of those of the M rows.
         mutual: The last so many of the M tokens, which are staged in a row, see one another, those
             behind them too. 0: none does.
     """
@@ -56,8 +56,7 @@ class NetworkQuery:
     without: frozenset[int] = frozenset()
     together: int = 1
     at: tuple[int, ...] | None = None
-    adapter: Any = None
-    gated: tuple[int, ...] = ()
+    gated: tuple[tuple[Any, tuple[int, ...]], ...] = ()
     mutual: int = 0
 
     @property
@@ -100,7 +99,10 @@ class NetworkQuery:
             embed = None
         else:
             embed = self.embed[carried[0] : carried[-1] + 1]
-        gated = tuple(i - start for i in self.gated if start <= i < stop)
+        gated = tuple(
+            (adapter, tuple(i - start for i in changed if start <= i < stop))
+            for adapter, changed in self.gated
+        )
         return replace(
             self,
             first=self.first + start,

@@ -54,6 +54,11 @@ class Qwen2VLTower:
         side = self.shape.patch * self.shape.merge
         return tiles.height // side, tiles.width // side
 
+    @property
+    def appended_count(self) -> int:
+        """No vector stands behind those of the patches."""
+        return 0
+
     def place_of(self, tiles: ImageTiles) -> tuple[str | int, ...]:
         """What stands in a prompt in the place of an image: texts, and numbers of its vectors."""
         rows, columns = self.grid_of(tiles)

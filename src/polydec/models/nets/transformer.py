@@ -721,12 +721,25 @@ class LlamaTransformer:
         """Which rows of a pass run under which adapters."""
         rows = dict[GatedAdapter, list[int]]()
         for q, begin in zip(p.queries, p.begins):
-            if q.gated:
-                rows.setdefault(q.adapter, []).extend(begin + i for i in q.gated)
+            for adapter, changed in q.gated:
+                rows.setdefault(adapter, []).extend(begin + i for i in changed)
         return [
             ActiveAdapter(self._adapted(a), torch.tensor(numbers, device=self._device))
             for a, numbers in rows.items()
+            if numbers
         ]
+
+    def prepare_adapter(self, adapter: GatedAdapter) -> None:
+        """Make the matrices of an adapter fit the packed ones, before a pass asks for them.
+
+        Args:
+            adapter: The adapter.
+
+        Raises:
+            FileError: The network is no plain Llama.
+            RequestError: The adapter was made for a network of other sizes.
+        """
+        self._adapted(adapter)
 
     def _adapted(self, adapter: GatedAdapter) -> GatedAdapter:
         """An adapter whose matrices fit the packed ones: it reads rows of length 1, and queries and

@@ -180,6 +180,9 @@ def load_bundle(
         if is_vision(source.config):
             source, vision = open_vision(source, device)
         network, why = _network(source, dtype, device, threads, quantize, compute, cache_dtype)
+        if vision is not None and vision.adapter is not None:
+            # What does not fit is said now, and not by the first request.
+            network.prepare_adapter(vision.adapter)
     # The tokenizer may know fewer ids than the model has rows.
     source.text.rows = network.size
     # An answer could never end with an id that the model does not have.
@@ -304,6 +307,8 @@ def _network(
     if dtype in ("auto", "native"):
         if device != "cpu":
             why = f"device is {device!r} and the native step runs on 'cpu' only"
+        elif source.images is not None and source.images.pairs:
+            why = "rows of images run under an adapter of their own"
         elif not llama:
             why = f"model_type {source.config['model_type']!r} is of none of the families that it knows"
         else:

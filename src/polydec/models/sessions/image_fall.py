@@ -8,7 +8,7 @@ into passes, drafted, forked or fed anew.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -19,7 +19,6 @@ from polydec.core.types import RowDetail, ScoreRequest
 from polydec.models.nets.attention_share import attention_share
 from polydec.models.nets.hidden_entries import HiddenEntries, Span
 from polydec.models.nets.kv_cache import KVCache
-from polydec.models.nets.query import NetworkQuery
 from polydec.models.sessions.ledger import SessionLedger, entries_of
 from polydec.models.sessions.queries import build_forward, query_of
 
@@ -208,11 +207,13 @@ async def _run_layers(
         rows = range(end - at)
         run = tuple(layers)
         # Below the first layer vectors of images enter, and tokens by their embeddings.
-        if entered is None:
-            query = query_of(cache, at, entries_of(prompt[at:end]), rows, STATES, run)
-        else:
-            query = NetworkQuery(cache, at, (), rows, STATES, entered[at:end], run)
-        answer = await build_forward(network, query)
+        entries = entries_of(prompt[at:end])
+        if entered is not None:
+            entries = [
+                replace(entry, state_H=state_H)
+                for entry, state_H in zip(entries, entered[at:end], strict=True)
+            ]
+        answer = await build_forward(network, query_of(cache, at, entries, rows, STATES, run))
         assert answer.hidden_RH is not None
         # The states of this part, which enter the next layer.
         out.append(answer.hidden_RH)

@@ -20,7 +20,7 @@ from polydec.core.types import Draft, require_scored_draft
 from polydec.models.nets.query import NetworkAnswer, NeuralNetwork, Run
 from polydec.models.nets.scores import pick_answer_rows
 from polydec.models.sessions.reuse import CacheGraft
-from polydec.models.sessions.soft import state_of
+from polydec.models.sessions.soft import adapter_of, state_of
 
 
 @fast_dataclass(slots=True)
@@ -61,13 +61,13 @@ def entry_of(draft: Draft, node: int, depth: int = 0) -> LedgerEntry:
     state_H = None if draft.state is None else draft.state[node]
     # A node without a state of its own may stand for a vector, beside probes too.
     if state_H is None:
-        return LedgerEntry(token, depth, state_of(token))
+        return LedgerEntry(token, depth, state_of(token), adapter=adapter_of(token))
     return LedgerEntry(token, depth, state_H, adapter=draft.adapter)
 
 
 def entries_of(tokens: Sequence[int]) -> list[LedgerEntry]:
     """The entries of a text, which have passed no layer yet."""
-    return [LedgerEntry(x, 0, state_of(x)) for x in tokens]
+    return [LedgerEntry(x, 0, state_of(x), adapter=adapter_of(x)) for x in tokens]
 
 
 @dataclass(slots=True)

@@ -31,8 +31,8 @@ def query_of(
 ) -> NetworkQuery:
     """Make the query that feeds entries of one depth.
 
-    Those that have a state enter with it, the others as tokens. Those that run under an adapter, of
-    which a draft has one at most, are named.
+    Those that have a state enter with it, the others as tokens. Those that run under an adapter are
+    named.
 
     Args:
         cache: The cache that has their slots.
@@ -49,7 +49,11 @@ def query_of(
     states = [entry.state_H for entry in entries if entry.state_H is not None]
     only_states = bool(states) and len(states) == len(entries)
     tokens = (entry.token if entry.state_H is None else -1 for entry in entries)
-    gated = tuple(i for i, entry in enumerate(entries) if entry.adapter is not None)
+    gated = dict[Any, list[int]]()
+    # A draft has one adapter at most; an image before it may have another one.
+    for i, entry in enumerate(entries):
+        if entry.adapter is not None:
+            gated.setdefault(entry.adapter, []).append(i)
     return NetworkQuery(
         cache,
         first,
@@ -59,8 +63,7 @@ def query_of(
         want,
         torch.stack(states) if states else None,
         *run,
-        adapter=entries[gated[0]].adapter if gated else None,
-        gated=gated,
+        gated=tuple((adapter, tuple(changed)) for adapter, changed in gated.items()),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,12 +27,14 @@ class Soft:
             tells where they stand in it (M-RoPE). None: they stand one after another as words do.
         kept: Of an image of which some vectors were left out the cells that the others are, ascending;
             of a model that tells no rows and columns, its grid is one row. None: none were left out.
+        adapter: Under which they run through the network (models/nets/gated.py). None: as tokens do.
     """
 
     vectors_KD: Tensor
     stands_for: Sequence[int] | None = None
     grid: tuple[int, int] | None = None
     kept: tuple[int, ...] | None = None
+    adapter: Any = None
 
 
 class SoftToken(int):
@@ -44,11 +47,17 @@ class SoftToken(int):
     state_H: Tensor
     grid: tuple[int, int] | None = None  # of the image whose first vector it is
     kept: tuple[int, ...] | None = None  # of the same image, as `Soft` has it
+    adapter: Any = None  # under which it runs, as `Soft` has it
 
 
 def state_of(token: int) -> Tensor | None:
     """The vector that an id stands for; None: it is a token."""
     return getattr(token, "state_H", None)
+
+
+def adapter_of(token: int) -> Any:
+    """The adapter under which an id runs through the network; None: it has none."""
+    return getattr(token, "adapter", None)
 
 
 def soft_prompt_surplus(prompt: object) -> int:
@@ -125,6 +134,7 @@ def make_soft_tokens(
     who: str,
     grid: tuple[int, int] | None = None,
     kept: tuple[int, ...] | None = None,
+    adapter: Any = None,
 ) -> tuple[SoftToken, ...]:
     """Make ids for vectors.
 
@@ -135,6 +145,7 @@ def make_soft_tokens(
         who: What messages call the prompt.
         grid: As `Soft` has it. Default None.
         kept: The same. Default None.
+        adapter: The same. Default None.
 
     Returns:
         One id a vector, which carries it.
@@ -165,11 +176,15 @@ def make_soft_tokens(
         state_H = row.clone()
         # Where a cell stands in its image is part of what it is.
         cell = b"" if grid is None else f"{at} of {grid[0]} x {grid[1]}".encode()
+        # And so is that it runs otherwise than the same vector alone would.
+        if adapter is not None:
+            cell += b" adapted"
         # 7 bytes of a hash: equal vectors get equal ids, and an id fits in 64 bits with the
         # vocabulary's size added.
         told = blake2b(state_H.numpy().tobytes() + cell, digest_size=7).digest()
         out.append(SoftToken(size + int.from_bytes(told)))
         out[-1].state_H = state_H
+        out[-1].adapter = adapter
     # The first cell tells where the image begins.
     if grid is not None:
         out[0].grid = grid

@@ -19,6 +19,7 @@ from polydec.models.formats import adapters, edge, fields, zoo
 from polydec.models.formats.gguf import GGUFCheckpoint
 from polydec.models.formats.hub import fetch_hub_checkpoint
 from polydec.models.formats.hub_names import group_gguf_files
+from polydec.models.formats.image_adapter import ImageAdapter
 from polydec.models.formats.tensor_files import SharedEmbeddingWeights, open_weights
 from polydec.models.text.chat_template import ChatTemplate
 from polydec.models.text.gguf_text import generation_defaults, read_text
@@ -46,6 +47,7 @@ class CheckpointFiles:
         fingerprint: Of the tokenizer; "" where there is none.
         generation: Content of the generation_config.json.
         processor: Settings of its image processor. Default: it has none.
+        images: What an adapter has for images alone. Default None: nothing.
     """
 
     path: str
@@ -55,6 +57,7 @@ class CheckpointFiles:
     fingerprint: str
     generation: dict[str, Any]
     processor: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    images: ImageAdapter | None = None
 
 
 CheckpointReader = Callable[[Path, dict[Path, CheckpointFiles], int], CheckpointFiles]
@@ -180,6 +183,18 @@ def _read_adapter(path: Path, opened: dict[Path, CheckpointFiles], bases: int) -
             f"{path} changes {adapter.base}, a GGUF file, whose blocks stay as they are: name the checkpoint that "
             f"it was made of in {adapters.CONFIG}"
         )
+    if adapter.images is not None:
+        # One tower has one ladder, and a row one adapter.
+        if base.images is not None:
+            raise FileError(
+                f"{path} has an adapter for images, and so has {adapter.base}: leave one out"
+            )
+        kind = base.config["model_type"]
+        if kind != "llava":
+            raise FileError(
+                f"{path} has an adapter for images, which models of LLaVA's layout take: {adapter.base} is a {kind!r:.40}"
+            )
+        base = replace(base, images=adapter.images)
     return replace(base, path=str(path), weights=adapters.LoraMergedWeights(base.weights, adapter))
 
 

@@ -7,19 +7,26 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import Tensor
 
 from polydec.base.errors import FileError
 from polydec.models.formats.image_tiles import ImagePlan, ImageTiles, read_image_tiles
 from polydec.models.formats.images import DecodedImage, Image
+from polydec.models.nets.gated import GatedAdapter, gate_weight_pairs
 from polydec.models.nets.tile_evidence import TileEvidence
 from polydec.models.sessions.image_press import VectorChoice
 from polydec.models.sessions.soft import Soft
 from polydec.models.sessions.sources import CheckpointFiles
 from polydec.models.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from polydec.models.formats.vision import PartedCheckpoint
+
+_ADAPTED = ("llama", "mistral")
+"""Model types of language models whose rows of images may have an adapter of their own."""
 SeenImage = tuple[Tensor, Sequence[TileEvidence]]
 """Vectors of an image, and of each tile what the tower's layers look at; none where nobody asked."""
 KEPT = 16
@@ -32,6 +39,11 @@ class VisionTower(Protocol):
     @property
     def tile_plan(self) -> ImagePlan:
         """How an image becomes the tiles that it reads."""
+        ...
+
+    @property
+    def appended_count(self) -> int:
+        """How many vectors stand behind those of a tile's patches, and are never left out."""
         ...
 
     def place_of(self, tiles: ImageTiles) -> tuple[str | int, ...]:
@@ -75,14 +87,22 @@ class VisionReader:
         tower: Makes vectors of images.
         token: The id that stands for an image in a prompt.
         text: The tokenizer.
+        adapter: Under which images run through the language model. Default None: as words do.
 
     Attributes:
         passes: How many images the tower has read.
     """
 
-    def __init__(self, tower: VisionTower, token: int, text: Tokenizer) -> None:
+    def __init__(
+        self,
+        tower: VisionTower,
+        token: int,
+        text: Tokenizer,
+        adapter: GatedAdapter | None = None,
+    ) -> None:
         self.tower = tower
         self.token = token
+        self.adapter = adapter
         self.passes = 0
         self._text = text
         self._lock = Lock()
@@ -191,7 +211,10 @@ class VisionReader:
                 at += 1
                 continue
             tile_KD = vectors_KD[given : given + stop - at]
-            out.append(_tile_part(tile_KD, next(following, None), ids[at:stop], grid, choice))
+            part = Soft(tile_KD, ids[at:stop], grid, adapter=self.adapter)
+            if choice is not None:
+                part = _chosen_part(part, next(following, None), choice, self.tower.appended_count)
+            out.append(part)
             given += stop - at
             at = stop
         return out
@@ -218,34 +241,32 @@ class VisionReader:
         return found
 
 
-def _tile_part(
-    vectors_KD: Tensor,
-    evidence: TileEvidence | None,
-    ids: Sequence[int],
-    grid: tuple[int, int] | None,
-    choice: VectorChoice | None,
+def _chosen_part(
+    part: Soft, evidence: TileEvidence | None, choice: VectorChoice, appended: int
 ) -> Soft:
-    """What stands in a prompt for a tile.
+    """What stays of a tile.
 
     Args:
-        vectors_KD: Its vectors.
+        part: All of its vectors.
         evidence: What the tower's layers look at in it. None: nobody asked.
-        ids: The image's token for each of them.
-        grid: Their rows and columns, where the language model tells them.
-        choice: Which of them stay. None: all.
+        choice: Which of the patches' vectors stay.
+        appended: How many vectors stand behind these; all of them stay.
 
     Returns:
         The vectors that stay, at the positions that they had.
     """
-    if choice is None:
-        return Soft(vectors_KD, ids, grid)
-    kept = choice.keep_vectors(vectors_KD, evidence)
+    count = len(part.vectors_KD)
+    kept = choice.keep_vectors(part.vectors_KD[: count - appended], evidence)
+    # What stands behind the patches shows no place of the image, so nothing compares it with them.
+    cells = (*kept.cells, *range(count - appended, count))
+    vectors_MD = torch.cat([kept.vectors_MD, part.vectors_KD[count - appended :]])
     # Where none is left out, nothing tells that there was a choice.
-    if len(kept.cells) == len(vectors_KD):
-        return Soft(kept.vectors_MD, ids, grid)
+    if len(cells) == count:
+        return replace(part, vectors_KD=vectors_MD)
     # A model that tells no rows and columns counts along one line.
-    line = (1, len(vectors_KD)) if grid is None else grid
-    return Soft(kept.vectors_MD, ids[: len(kept.cells)], line, kept.cells)
+    line = (1, count) if part.grid is None else part.grid
+    ids = None if part.stands_for is None else part.stands_for[: len(cells)]
+    return replace(part, vectors_KD=vectors_MD, stands_for=ids, grid=line, kept=cells)
 
 
 def is_vision(config: Mapping[str, Any]) -> bool:
@@ -268,18 +289,54 @@ def open_vision(source: CheckpointFiles, device: str) -> tuple[CheckpointFiles, 
     """
     parted, tower = _LAYOUTS[source.config["model_type"]](source, device)
     text = replace(source, config=parted.config, weights=parted.weights)
-    return text, VisionReader(tower, parted.image_token, source.text)
+    adapter = _image_rows_adapter(source, parted)
+    return text, VisionReader(tower, parted.image_token, source.text, adapter)
+
+
+def _image_rows_adapter(source: CheckpointFiles, parted: PartedCheckpoint) -> GatedAdapter | None:
+    """Under which images run through the language model. Raises FileError where the adapter does not
+    fit that."""
+    if source.images is None or not source.images.pairs:
+        return None
+    from polydec.models.formats.vision import rename_beginnings
+
+    kind = parted.config["model_type"]
+    # Others norm rows otherwise.
+    if kind not in _ADAPTED:
+        raise FileError(
+            f"{source.path} has an adapter for images, which language models {' and '.join(_ADAPTED)} take: this one is a "
+            f"{kind!r:.40}"
+        )
+    pairs: Any = rename_beginnings(source.images.pairs, parted.names)  # pyright: ignore[reportArgumentType]
+    left = {name for name in source.images.pairs if not name.startswith(tuple(parted.names))}
+    if left:
+        raise FileError(
+            f"{source.path} changes {min(left)!r:.120} at rows of images: these go through the language model alone"
+        )
+    return gate_weight_pairs(pairs, parted.weights, parted.config["num_hidden_layers"])
 
 
 # One for each layout; what checks its fields is imported when such a checkpoint is loaded.
 
 
 def _llava(source: CheckpointFiles, device: str) -> tuple[Any, VisionTower]:
+    from polydec.models.formats.fields import require_shapes
     from polydec.models.formats.llava import read_llava
-    from polydec.models.nets.llava import LlavaTower
+    from polydec.models.nets.llava import LlavaTower, fit_query_ladder
 
     parted = read_llava(source.config, source.weights, source.processor)
-    return parted, LlavaTower(parted.shape, parted.tower, device)
+    if source.images is None:
+        return parted, LlavaTower(parted.shape, parted.tower, device)
+    own = source.images.projector
+    shapes: Mapping[str, tuple[int, ...]] = parted.shape.tensor_shapes
+    if unknown := next((name for name in own if name not in shapes), None):
+        raise FileError(f"{source.path} has {unknown!r:.120}: the projector has no such tensor")
+    require_shapes(own, {name: shapes[name] for name in own})
+    weights = {name: own[name] if name in own else parted.tower[name] for name in shapes}
+    ladder = None
+    if source.images.ladder:
+        ladder = fit_query_ladder(parted.shape, source.images.ladder, device)
+    return parted, LlavaTower(parted.shape, weights, device, ladder)
 
 
 def _idefics3(source: CheckpointFiles, device: str) -> tuple[Any, VisionTower]:
