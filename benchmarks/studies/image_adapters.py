@@ -1,6 +1,6 @@
 """Two adapters by modality against one of equal rank, with a ladder of queries and without: three seeds.
 
-    python -m benchmarks.studies.image_adapters --out DIR [--model zoo:vision] [--rank 16] [--steps 160] [--rows 16]
+    python -m benchmarks.studies.image_adapters --out DIR [--model zoo:vision] [--rank 16] [--steps 120] [--rows 8]
 
 A seed draws the scenes, the adapters and the held-out scenes; all four forms learn from the same ones. Printed are, on held-out
 scenes, nats a token of right answers and the share of answers that are right (the mean of eight kinds), the same of the model
@@ -21,7 +21,6 @@ from benchmarks.studies.intervals import mean_with_interval
 
 from polydec.lab.train.arcana import (
     ArcanaStudent,
-    answer_token_nats,
     scene_token_ids,
     train_arcana,
 )
@@ -47,8 +46,8 @@ def measure_model(name: str, seed: int) -> tuple[float, float]:
     student = ArcanaStudent(parted, ArcanaSpec("", name, queries=0)).eval()
     rng = np.random.default_rng([seed, 32])
     unseen = [draw_example(rng, unseen=True) for _ in range(JUDGED)]
-    right = fmean(measure_answers(student, unseen, ids).values())
-    return answer_token_nats(student, unseen, ids), right
+    rights, nats = measure_answers(student, unseen, ids)
+    return nats, fmean(rights.values())
 
 
 def main() -> None:
@@ -59,8 +58,8 @@ def main() -> None:
     parser.add_argument("--model", default="zoo:vision")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=160)
-    parser.add_argument("--rows", type=int, default=16, help="scenes of a step")
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--rows", type=int, default=8, help="scenes of a step")
     parser.add_argument("--seeds", default="0,1,2")
     asked = parser.parse_args()
     torch.set_num_threads(1)

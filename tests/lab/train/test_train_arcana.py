@@ -14,7 +14,6 @@ from polydec import Ask, Image, Sampling, generate, load
 from polydec.base.errors import FileError, RequestError
 from polydec.lab.train.arcana import (
     ArcanaStudent,
-    answer_token_nats,
     saved_adapter,
     scene_token_ids,
     train_arcana,
@@ -32,6 +31,7 @@ from polydec.lab.train.vision import (
     answer_logits,
     asked_answer_loss,
     draw_example,
+    measure_answers,
     published_files,
 )
 from polydec.models.formats.adapters import CONFIG, WEIGHTS
@@ -345,7 +345,7 @@ def test_training_saves_what_it_measured_and_goes_on_the_same(base, tmp_path):
     }  # fmt: skip
     student = make_student(base, tmp_path / "c", drawn=False, queries=0)
     examples = examples_of(4)
-    nats = answer_token_nats(student, examples, ids_of(base))
+    _, nats = measure_answers(student, examples, ids_of(base))
     loss, _ = asked_answer_loss(student, examples, ids_of(base))
     assert nats == pytest.approx(float(loss.detach()), abs=1e-5)
     lm = load(str(tmp_path / "a"), draft=None, dtype="float32")
@@ -445,7 +445,7 @@ def test_models_that_it_does_not_fit_are_refused(base, tmp_path):
         train_arcana(ArcanaSpec(str(tmp_path / "x"), "zoo:tiny-draft", **SMALL))
     with pytest.raises(RequestError, match=r"^target is .* without an adapter for images"):
         train_arcana(ArcanaSpec(str(tmp_path / "x"), str(tmp_path / "one"), **SMALL))
-    with pytest.raises(FileError, match="native step cannot serve it .rows of images run under"):
+    with pytest.raises(FileError, match=r"native step cannot serve it .rows of images run under"):
         load(str(tmp_path / "one"), draft=None, dtype="native")
     assert load(str(tmp_path / "one"), draft=None).checkpoint.why.startswith("rows of images run")
 

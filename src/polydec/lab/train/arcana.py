@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from polydec.base.errors import RequestError
 from polydec.lab.train.envelope import TrainingRun, run_identity, run_training
@@ -25,8 +24,6 @@ from polydec.lab.train.vision import (
     MARKS,
     SCALED,
     QuestionRows,
-    SceneExample,
-    answer_logits,
     asked_answer_loss,
     draw_example,
     measure_answers,
@@ -149,11 +146,11 @@ def _course(spec: ArcanaSpec) -> TrainingRun:
     def measure_result() -> Mapping[str, Any]:
         rng = np.random.default_rng([spec.seed, 32])
         unseen = [draw_example(rng, unseen=True) for _ in range(JUDGED)]
-        network.eval()
+        rights, nats = measure_answers(network.eval(), unseen, ids)
         return {
             "parameters": sum(p.numel() for p in network.parameters() if p.requires_grad),
-            "held_out_right": measure_answers(network, unseen, ids),
-            "held_out_nats": answer_token_nats(network, unseen, ids),
+            "held_out_right": rights,
+            "held_out_nats": nats,
             "out": spec.out,
         }
 
@@ -213,32 +210,6 @@ def _require_scene_pixels(shape: LlavaShape, name: str) -> None:
             f"target is {name!r:.80}, whose tower reads pictures otherwise: name a model of `polydec train vision`, such as "
             "zoo:vision"
         )
-
-
-@torch.no_grad()
-def answer_token_nats(
-    network: ArcanaStudent, examples: Sequence[SceneExample], ids: Mapping[str, int]
-) -> float:
-    """How unlikely the right answers are, all questions alike.
-
-    Args:
-        network: The model.
-        examples: Pictures with questions.
-        ids: Token ids by word.
-
-    Returns:
-        Nats a token of an answer, its end included.
-    """
-    nats = 0.0
-    count = 0
-    # In parts, so that memory does not grow with the number of examples.
-    for at in range(0, len(examples), 64):
-        logits_BTV, rows = answer_logits(network, examples[at : at + 64], ids)
-        asked_BT = rows.right_BT >= 0
-        right = rows.right_BT[asked_BT]
-        nats += float(F.cross_entropy(logits_BTV[asked_BT], right, reduction="sum"))
-        count += len(right)
-    return nats / count
 
 
 def saved_adapter(

@@ -417,8 +417,8 @@ def _course(spec: VisionSpec) -> TrainingRun:
         ]
         return {
             "parameters": sum(t.numel() for t in network.published_tensors().values()),
-            "held_out_right": measure_answers(network, unseen, ids),
-            "right_with_another_picture": measure_answers(network, blind, ids),
+            "held_out_right": measure_answers(network, unseen, ids)[0],
+            "right_with_another_picture": measure_answers(network, blind, ids)[0],
             "out": spec.out,
         }
 
@@ -653,9 +653,8 @@ def asked_answer_loss(
 @torch.no_grad()
 def measure_answers(
     network: SceneReader, examples: Sequence[SceneExample], ids: Mapping[str, int]
-) -> dict[str, float]:
-    """By kind of question the share of answers of which every word, and the end, is the likeliest
-    behind the right ones: those that greedy decoding gives.
+) -> tuple[dict[str, float], float]:
+    """How many answers are right, and how unlikely the right ones are.
 
     Args:
         network: The model.
@@ -663,20 +662,28 @@ def measure_answers(
         ids: Token ids by word.
 
     Returns:
-        The shares.
+        By kind of question the share of answers of which every word, and the end, is the likeliest
+        behind the right ones: those that greedy decoding gives. And nats a token of right answers,
+        their ends included.
     """
+    nats = 0.0
+    asked = 0
     # In parts, so that memory does not grow with the number of examples.
     counts = dict[str, list[bool]]()
     for at in range(0, len(examples), 64):
         chosen = examples[at : at + 64]
         logits_BTV, rows = answer_logits(network, chosen, ids)
         good_BT = (logits_BTV.argmax(-1) == rows.right_BT) | (rows.right_BT < 0)
+        asked_BT = rows.right_BT >= 0
+        right_N = rows.right_BT[asked_BT]
+        nats += float(F.cross_entropy(logits_BTV[asked_BT], right_N, reduction="sum"))
+        asked += len(right_N)
         for b, example in enumerate(chosen):
             # An answer is right where no word of it, nor its end, is wrong.
             for k, question in enumerate(example.questions):
                 whole = bool(good_BT[b][rows.question_BT[b] == k].all())
                 counts.setdefault(question.kind, []).append(whole)
-    return {kind: sum(same) / len(same) for kind, same in sorted(counts.items())}
+    return {kind: sum(same) / len(same) for kind, same in sorted(counts.items())}, nats / asked
 
 
 def scene_tokenizer(words: Sequence[str], shown: Sequence[str] = ()) -> Tokenizer:
