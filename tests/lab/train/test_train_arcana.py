@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import micro
-from polydec import Ask, Image, Sampling, generate, load
+from polydec import Ask, Engine, Image, Sampling, generate, load
 from polydec.base.errors import FileError, RequestError
 from polydec.lab.train.arcana import (
     ArcanaStudent,
@@ -198,6 +198,27 @@ def test_lossless_methods_write_the_plain_text(base, tmp_path):
         for method in ("plain", "prompt-lookup", "lookahead", "draft-and-verify", "layerskip")
     }  # fmt: skip
     assert len(set(texts.values())) == 1, texts
+
+
+def test_in_company_each_row_has_its_own_adapter(base, tmp_path):
+    """Requests with images and without share passes, and write what they write alone."""
+    make_student(base, tmp_path)
+    lm = load(str(tmp_path), draft=None, dtype="float32")
+    asks = [
+        Ask(asked, source=source, max_tokens=8, method="plain", sampling=GREEDY, ignore_eos=True)
+        for asked in ("describe it", "is there a 7")
+        for source in (None, *map(image_of, examples_of(2)))
+    ]
+    engine = Engine(lm)
+    tickets = [engine.submit(ask) for ask in asks]
+    while engine.step():
+        pass
+    together = [ticket.completion().choices[0].token_ids for ticket in tickets]
+    for ask, want in zip(asks, together, strict=True):
+        ticket = engine.submit(ask)
+        while engine.step():
+            pass
+        assert ticket.completion().choices[0].token_ids == want
 
 
 def test_the_tower_stays_as_it_is(base, tmp_path):
