@@ -256,7 +256,7 @@ def test_queries_stay_where_vectors_are_left_out(base, tmp_path):
     make_student(base, tmp_path)
     lm = load(str(tmp_path), draft=None, dtype="float32")
     image = image_of(examples_of(1)[0])
-    whole = lm.checkpoint.vision.place_parts(lm.checkpoint.vision.decode_image(image))
+    whole = lm.checkpoint.vision.place_parts(lm.checkpoint.vision.place_image(image))
     for press, options in (
         ("todre", {"keep": 0.25, "fall": 0.0}),
         ("token-correlation", {"keep": 0.25}),
