@@ -127,6 +127,7 @@ def train_arcana(spec: ArcanaSpec) -> dict[str, Any]:
 
 
 def _course(spec: ArcanaSpec) -> TrainingRun:
+    # What the target cannot be is said before anything of it is read.
     source = open_source(spec.target)
     ids = scene_token_ids(source, spec.target)
     parted = read_llava(source.config, source.weights, source.processor)
@@ -144,6 +145,7 @@ def _course(spec: ArcanaSpec) -> TrainingRun:
         return loss, spec.rows
 
     def measure_result() -> Mapping[str, Any]:
+        # The same scenes for every form of a seed, so that forms can be compared.
         rng = np.random.default_rng([spec.seed, 32])
         unseen = [draw_example(rng, unseen=True) for _ in range(JUDGED)]
         rights, nats = measure_answers(network.eval(), unseen, ids)

@@ -36,6 +36,7 @@ class ModalLinear(nn.Module):
         self.linear = linear.requires_grad_(False)
         self.images = images
         self.dropout = dropout
+        # With one factor at zero nothing changes at first, and the other still gives it a gradient.
         into = linear.in_features
         # Words first: pair 0 is theirs, and pair 1 that of images.
         self.down = nn.ParameterList(
@@ -45,6 +46,7 @@ class ModalLinear(nn.Module):
 
     def forward(self, x_BTI: Tensor) -> Tensor:
         """What the map gives, with what the pairs add to their rows."""
+        # The map itself reads all of a row: only what is learned is to be robust.
         y_BTI = F.dropout(x_BTI, self.dropout, self.training)
         out_BTO = self.linear(x_BTI)
         # One pair is for all rows.

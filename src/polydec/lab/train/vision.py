@@ -675,6 +675,7 @@ def measure_answers(
         logits_BTV, rows = answer_logits(network, chosen, ids)
         good_BT = (logits_BTV.argmax(-1) == rows.right_BT) | (rows.right_BT < 0)
         asked_BT = rows.right_BT >= 0
+        # Questions are given: only answers are judged.
         right_N = rows.right_BT[asked_BT]
         nats += float(F.cross_entropy(logits_BTV[asked_BT], right_N, reduction="sum"))
         asked += len(right_N)

@@ -54,6 +54,7 @@ def part_by_beginning(tensors: Mapping[str, Tensor], where: str) -> dict[str, di
         FileError: A name begins otherwise.
     """
     out: dict[str, dict[str, Tensor]] = {at: {} for at in (TEXT, IMAGE, LADDER, PROJECTOR)}
+    # Every tensor belongs to one part, so none is read as another or left out unseen.
     for name in tensors:
         begins = next((at for at in out if name.startswith(at)), None)
         if begins is None:

@@ -111,6 +111,7 @@ class QueryLadder:
         x_TQW = t["queries"].expand(len(states[0]), -1, -1)
         for rung, state_TPW in enumerate(states):
             asked = linear(self._normed(x_TQW, "query_norm", rung), t["query"][rung])
+            # Whatever a layer is like in size, its rung reads it normed.
             shown = self._normed(state_TPW, "state_norm", rung)
             keys, values = (linear(shown, t[name][rung]) for name in ("key", "value"))
             # [tiles, tokens, W] -> [tiles, heads, tokens, head].
