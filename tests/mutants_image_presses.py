@@ -45,8 +45,8 @@ MUTANTS = [
     Mutant(
         "todre: no vector is left out",
         "models/sessions/vision.py",
-        "    if choice is None:",
-        "    if True:",
+        "            if choice is not None:\n",
+        "            if False:\n",
         f"{TESTS}::test_all_vectors_in_all_layers_are_plain_to_the_bit[farthest-llava]",
     ),
     Mutant(

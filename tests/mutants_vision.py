@@ -199,7 +199,7 @@ MUTANTS = [
     Mutant(
         "train vision: room stays for an image that is left out",
         "lab/train/vision.py",
-        "first = 0 if example.dropped else PATCHES",
+        "first = 0 if example.dropped else images",
         "first = PATCHES",
         f"{TRAINED}::test_an_image_that_is_left_out_is_not_seen",
     ),
