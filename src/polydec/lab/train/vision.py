@@ -260,9 +260,7 @@ class TrainableLlava(nn.Module):
         Returns:
             States that are ready for the head, ``[B, T, width]``.
         """
-        return states_behind_images(
-            self.language, image_BPH, entered_BTH, position_BT, seen_BTT
-        )
+        return states_behind_images(self.language, image_BPH, entered_BTH, position_BT, seen_BTT)
 
     def cell_loss(self, patch_BPW: Tensor, scenes: Sequence[Scene]) -> Tensor:
         """How badly a linear map reads each place of a picture from its patches.
