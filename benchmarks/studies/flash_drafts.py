@@ -140,7 +140,11 @@ def measure_seed(
         for name in (BASE, *FLASH)
     }
     out = dict[tuple[str, str], tuple[float, float]]()
-    for sort, questions in measured_sorts(asked.scenes, seed).items():
+    sorts = measured_sorts(asked.scenes, seed)
+    for sort, questions in sorts.items():
+        # Without an image nothing is compressed.
+        if not any(question.image for question in questions):
+            continue
         answered = answer_questions(lm, questions, max_tokens=LONGEST, temperature=0.0, seed=0)
         for name, figures in measure_drafters(drafters, answered).items():
             out[name, sort] = figures
