@@ -160,8 +160,12 @@ class PickedScores:
             return torch.cat(states)
         return None
 
+    @property
+    def base(self) -> PickedScores:
+        return self._picked_bases
+
     @cached_property
-    def base(self) -> Self:
+    def _picked_bases(self) -> PickedScores:
         # Rows of the same scores stay rows of the same scores. Made once: trees ask for each node.
         bases = {id(scores): scores.base for scores in self.of}
         return type(self)([bases[id(scores)] for scores in self.of], self.at)

@@ -64,7 +64,7 @@ class TrainableWordReader(nn.Module):
         # Tables of distances, classes, slots and letters are looked up, not multiplied.
         inside = [m for m in self.modules() if isinstance(m, (TrainableT5Block, PostNormLayer))]
         maps = [m for each in inside for m in each.modules() if isinstance(m, nn.Linear)]
-        return [m.weight for m in maps]
+        return [p for m in maps for p in m.parameters() if p.dim() == 2]
 
     def artefact_tensors(self) -> Mapping[str, Tensor]:
         """The tensors as an artefact holds them: float32, by their names."""
