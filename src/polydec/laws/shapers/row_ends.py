@@ -20,7 +20,8 @@ class RowEndRule:
     width: at least 1; mark: a token id. Where nothing but the mark is left inside of a row, the row of
     the law stays as it was.
 
-    Raises RequestError outside the range.
+    Reduces to: the identity where the law says the mark at these places and nowhere else. Raises
+    RequestError outside the range.
     Source: pictures with marks between their rows (Lumina-mGPT, Emu3), as Teng et al., "Accelerating
     auto-regressive text-to-image generation with training-free speculative Jacobi decoding" (2024),
     decode them: such tokens are written by a rule.
