@@ -265,7 +265,7 @@ def test_an_image_that_is_left_out_is_not_seen(tmp_path):
     assert not seen_BTV[asked].allclose(gone_BTV[asked], atol=1e-3)
     torch.testing.assert_close(mixed_BTV[0], seen_BTV[0], atol=1e-4, rtol=0.0)
     torch.testing.assert_close(mixed_BTV[1], gone_BTV[1], atol=1e-4, rtol=0.0)
-    assert unseen.position_BT.min() == 0 and int(rows.position_BT[0, 0]) == PATCHES
+    assert int(unseen.position_BT[0, 0]) == 0 and int(rows.position_BT[0, 0]) == PATCHES
     # As the language model reads the question alone.
     text = [ids[word] for word in (*CAPTION.split(), "<answer>")]
     alone_1TV = network.language(torch.tensor([text]))
