@@ -12,6 +12,7 @@ from polydec.base.subprocess_worker import WorkerBusyError, few_waiting
 from polydec.models.formats.images import DecodedImage, Image
 from polydec.models.sessions.encoder_decoder import EncoderDecoderModel
 from polydec.models.sessions.vision import PlacedImage, VisionReader
+from polydec.request.image_prompts import request_images
 from polydec.request.image_sources import (
     MOST_IMAGES,
     decode_request_images,
@@ -71,9 +72,8 @@ def see_images(asks: Sequence[Ask], model: LoadedModel) -> tuple[Ask, ...]:
     if vision is None:
         return tuple(asks)
     # Of a request without an image nothing is copied.
-    found = list[bool]()
-    map_request_images(first, lambda image: found.append(isinstance(image, DecodedImage)) or image)
-    if not found or not all(found):
+    found = request_images(first)
+    if not found or not all(isinstance(image, DecodedImage) for image in found):
         return tuple(asks)
 
     def seen(image: Image | DecodedImage) -> Image | DecodedImage:
