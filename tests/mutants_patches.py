@@ -54,8 +54,8 @@ MUTANTS = [
     Mutant(
         "continuous-speculative: the target draws no patches alone",
         DRAWN,
-        "if self.drafter is None or place < self.drafter.alone:",
-        "if self.drafter is None:",
+        "return 0 if done < self.alone else min(self.depth, left - 1)",
+        "return min(self.depth, left - 1)",
         f"{DRAWN_TESTS}::test_the_target_draws_the_first_patches_alone",
     ),
     Mutant(
@@ -221,9 +221,9 @@ MUTANTS = [
     ),
     Mutant(
         "masked-continuous-speculative: the target draws no sets alone",
-        SETS,
-        "if self.drafter is None or done < self.drafter.alone:",
-        "if self.drafter is None:",
+        DRAWN,
+        "return 0 if done < self.alone else min(self.depth, left - 1)",
+        "return min(self.depth, left - 1)",
         f"{SETS_TESTS}::test_the_target_draws_the_first_sets_alone_and_drafts_are_as_deep_as_asked",
     ),
     Mutant(

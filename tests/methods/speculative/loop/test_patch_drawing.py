@@ -107,13 +107,13 @@ def test_the_target_draws_the_first_patches_alone():
     made, want = pictures(decoder, 2)[0], pictures(STILL, 2)[0]
     assert made.token_ids[:8] == want.token_ids[:8]
     assert made.stats.passes - made.stats.drafts >= 4
-    assert drafting(OWN, far, test, alone=6).draft_depth(5, 9) == 0
+    assert drafting(OWN, far, test, alone=6).drafter.draft_depth(5, 9) == 0
     assert pictures(drafting(OWN, far, test, depth=2), 2)[0].token_ids[2:8] != want.token_ids[2:8]
 
 
 def test_drafts_are_as_deep_as_is_asked_and_as_there_is_room():
     decoder = drafting(OWN, OWN, ExactPatchTest(), depth=3)
-    assert [decoder.draft_depth(0, left) for left in (1, 2, 3, 4, 9)] == [0, 1, 2, 3, 3]
+    assert [decoder.drafter.draft_depth(0, left) for left in (1, 2, 3, 4, 9)] == [0, 1, 2, 3, 3]
     # Five numbers are two patches and one pixel of a third.
     short = pictures(decoder, 0, most=5)[0]
     assert short.token_ids == pictures(PLAIN, 0)[0].token_ids[:5] and short.stats.passes == 1

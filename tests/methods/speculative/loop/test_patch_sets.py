@@ -171,9 +171,9 @@ def test_answers_of_one_request_are_those_of_their_streams():
 
 def test_the_target_draws_the_first_sets_alone_and_drafts_are_as_deep_as_asked():
     decoder = filling(OWN, made_head(9, seen=3.0), AlignedPatchTest(widen=0.01), alone=2)
-    assert [decoder.draft_depth(done, 3 - done) for done in range(3)] == [0, 0, 0]
+    assert [decoder.drafter.draft_depth(done, 3 - done) for done in range(3)] == [0, 0, 0]
     deep = filling(OWN, OWN, ExactPatchTest(), depth=2)
-    assert [deep.draft_depth(0, left) for left in (1, 2, 3, 9)] == [0, 1, 2, 2]
+    assert [deep.drafter.draft_depth(0, left) for left in (1, 2, 3, 9)] == [0, 1, 2, 2]
     made = pictures(decoder, 2)[0]
     assert made.token_ids == pictures(filling(OWN, noise=False), 2)[0].token_ids
     assert made.stats.drafts == 0 and made.stats.passes == 3

@@ -58,6 +58,19 @@ class PatchDrafter(Generic[PatchLaw]):
             if getattr(self, name) < least:
                 raise RequestError(f"{name} is {getattr(self, name)}: it must be at least {least}")
 
+    def draft_depth(self, done: int, left: int) -> int:
+        """How many patches, or sets of them, are drafted.
+
+        Args:
+            done: Those of the picture so far.
+            left: Those that are still to be drawn.
+
+        Returns:
+            Their number; what follows them is drawn by the target.
+        """
+        # Behind the last drafted one the target draws one of its own, so one is left for it.
+        return 0 if done < self.alone else min(self.depth, left - 1)
+
     def check_sizes(self, own: PatchHead) -> None:
         """Raise RequestError where trajectories of its head and of a target's could not be compared."""
         other = self.head
@@ -189,7 +202,7 @@ class PatchDecoder:
         while True:
             # The last patch of a text that is cut short is drawn whole.
             left = -(-text.room // self.head.shape.values)
-            depth = self.draft_depth(place, left)
+            depth = 0 if self.drafter is None else self.drafter.draft_depth(place, left)
             drafted = None
             if depth:
                 drafted = await self._drafted(parts[1], place, depth, rng)
@@ -197,35 +210,12 @@ class PatchDecoder:
             # Pixel by pixel; the vectors themselves are what both models read on.
             levels = [x for value_D in made.value_KD for x in self.head.grey_levels(value_D)]
             new = text.write_tokens(levels, (), made.leading_patches * self.head.shape.values)
-            stats = stats.plus_stats(
-                DraftStats(
-                    passes=1,
-                    drafts=min(1, depth),
-                    drafted=depth,
-                    accepted=sum(made.stands),
-                    first=0 if stats.passes else new,
-                    expected=None,
-                )
-            )
+            stats = stats.plus_stats(made.round_stats(depth, 0 if stats.passes else new))
             if text.finish_reason is not None:
                 return text.finished_answer(stats)
             for part in parts:
                 part.commit_patches(made.value_KD)
             place += len(made.value_KD)
-
-    def draft_depth(self, place: int, left: int) -> int:
-        """How many patches are drafted.
-
-        Args:
-            place: Patches of the picture so far.
-            left: Patches that are still to be drawn.
-
-        Returns:
-            Their number; what follows them is drawn by the target.
-        """
-        if self.drafter is None or place < self.drafter.alone:
-            return 0
-        return min(self.drafter.depth, left - 1)
 
     async def _drafted(self, part: PatchText, place: int, depth: int, rng: Rng) -> DraftedPatches:
         """Patches that the draft draws one behind the other."""

@@ -229,8 +229,8 @@ class PatchSetDecoder:
         done = 0
         try:
             while True:
-                # Behind the last drafted set the target draws one of its own, so one is left for it.
-                depth = self.draft_depth(done, len(sets) - done)
+                left = len(sets) - done
+                depth = 0 if self.drafter is None else self.drafter.draft_depth(done, left)
                 drafted = None
                 if depth:
                     drafted = await self._drafted(boards[1], sets, done, depth, rng)
@@ -238,16 +238,8 @@ class PatchSetDecoder:
                 # Sets are whole, so what was made ends with one.
                 places = [p for each in sets[done:] for p in each][: len(made.value_KD)]
                 new = self._write_patches(text, len(request.prompt), places, made)
-                stats = stats.plus_stats(
-                    DraftStats(
-                        passes=1,
-                        drafts=min(1, depth),
-                        drafted=0 if drafted is None else len(drafted),
-                        accepted=sum(made.stands),
-                        first=0 if stats.passes else new,
-                        expected=None,
-                    )
-                )
+                count = 0 if drafted is None else len(drafted)
+                stats = stats.plus_stats(made.round_stats(count, 0 if stats.passes else new))
                 if text.finish_reason is not None:
                     return text.finished_answer(stats)
                 for board in boards:
@@ -259,20 +251,6 @@ class PatchSetDecoder:
         finally:
             for board in boards:
                 board.close_boards()
-
-    def draft_depth(self, done: int, left: int) -> int:
-        """How many sets are drafted.
-
-        Args:
-            done: Sets of the picture so far.
-            left: Sets that are still to be drawn.
-
-        Returns:
-            Their number; what follows them is drawn by the target.
-        """
-        if self.drafter is None or done < self.drafter.alone:
-            return 0
-        return min(self.drafter.depth, left - 1)
 
     def strength_at(self, sets: PatchSets, done: int) -> float:
         """The strength of the guidance of a set.

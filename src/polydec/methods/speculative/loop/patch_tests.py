@@ -15,6 +15,7 @@ from polydec.base.errors import RequestError
 from polydec.core.effects import ForwardQuery
 from polydec.core.rng import Rng
 from polydec.core.types import Exactness
+from polydec.methods.speculative.loop.stats import DraftStats
 from polydec.models.learned.kinds.patch_head import PatchHead, PathDraw, PathScore
 from polydec.models.nets.denoising import DenoisingPaths, normal_log_density
 
@@ -70,6 +71,25 @@ class SettledPatches:
     def leading_patches(self) -> int:
         """How many drafted patches stand before the first refused one."""
         return next((at for at, stood in enumerate(self.stands) if not stood), len(self.stands))
+
+    def round_stats(self, drafted: int, first: int) -> DraftStats:
+        """What a round counts: one pass of the target.
+
+        Args:
+            drafted: Patches of the draft; 0: there was none.
+            first: Tokens that are final behind the first pass of an answer, 0 behind later ones.
+
+        Returns:
+            The counts.
+        """
+        return DraftStats(
+            passes=1,
+            drafts=min(1, drafted),
+            drafted=drafted,
+            accepted=sum(self.stands),
+            first=first,
+            expected=None,
+        )
 
 
 class PatchTest(Protocol):

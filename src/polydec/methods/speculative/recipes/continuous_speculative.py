@@ -5,13 +5,20 @@ from __future__ import annotations
 from math import ceil
 from typing import Annotated
 
-from polydec.base.options import GreaterThan, InRange
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import PromptStrength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, PATCHES, Kit
 from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
+from polydec.methods.speculative.recipes._options import (
+    DoubledFactor,
+    DraftedPatchCount,
+    InnerTemperature,
+    ParallelRedraw,
+    PatchTries,
+)
 
 CARD = Card(
     name="continuous-speculative",
@@ -39,23 +46,14 @@ PUBLISHED = PublishedPreset(
 def build(
     kit: Kit,
     *,
-    depth: Annotated[int, InRange(1, 256), "patches that are drawn ahead at most"] = 8,
+    depth: DraftedPatchCount = 8,
     prefill: Annotated[
         float, InRange(0, 1), "share of a picture that the target draws first without a draft"
     ] = 0.15,
-    widen: Annotated[
-        float, GreaterThan(0), "how much wider the last normal laws are made (inner temperature)"
-    ] = 42.0,
-    retries: Annotated[
-        int, InRange(1, 10_000), "patches that are tried in place of a refused one at most"
-    ] = 100,
-    doubled: Annotated[
-        bool,
-        "the factor of the earlier steps as in the public code: of the other sign, and squared",
-    ] = False,
-    parallel: Annotated[
-        bool, "all refused patches of a draft are drawn again at once, and the others stay"
-    ] = False,
+    widen: InnerTemperature = 42.0,
+    retries: PatchTries = 100,
+    doubled: DoubledFactor = False,
+    parallel: ParallelRedraw = False,
     guidance: PromptStrength = 0.0,
 ) -> Decoder:
     from polydec.methods.speculative.loop.patch_drawing import PatchDecoder, PatchDrafter

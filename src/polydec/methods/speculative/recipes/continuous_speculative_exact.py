@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import PromptStrength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import DRAFT, PATCHES, Kit
+from polydec.methods.speculative.recipes._options import (
+    DraftedPatchCount,
+)
 
 CARD = Card(
     name="continuous-speculative-exact",
@@ -32,7 +32,7 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    depth: Annotated[int, InRange(1, 256), "patches that are drawn ahead at most"] = 4,
+    depth: DraftedPatchCount = 4,
     guidance: PromptStrength = 0.0,
 ) -> Decoder:
     from polydec.methods.speculative.loop.patch_drawing import PatchDecoder, PatchDrafter

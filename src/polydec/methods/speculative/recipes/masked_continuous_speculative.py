@@ -5,13 +5,22 @@ from __future__ import annotations
 from math import ceil
 from typing import Annotated
 
-from polydec.base.options import AtLeast, GreaterThan, InRange
+from polydec.base.options import InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import CurveName, PromptStrength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import PATCH_DRAFT, PATCHES, Kit
 from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
+from polydec.methods.speculative.recipes._options import (
+    DoubledFactor,
+    DraftedSets,
+    GrowingGuidance,
+    InnerTemperature,
+    ParallelRedraw,
+    PatchTries,
+    SetCount,
+)
 
 CARD = Card(
     name="masked-continuous-speculative",
@@ -40,27 +49,18 @@ PUBLISHED = PublishedPreset(
 def build(
     kit: Kit,
     *,
-    steps: Annotated[int, AtLeast(1), "sets of a picture"] = 12,
+    steps: SetCount = 12,
     curve: CurveName = "cosine",
-    depth: Annotated[int, InRange(1, 64), "sets that are drawn ahead at most"] = 8,
+    depth: DraftedSets = 8,
     prefill: Annotated[
         float, InRange(0, 1), "share of the sets that the target draws first without a draft"
     ] = 0.15,
-    widen: Annotated[
-        float, GreaterThan(0), "how much wider the last normal laws are made (inner temperature)"
-    ] = 42.0,
-    retries: Annotated[
-        int, InRange(1, 10_000), "patches that are tried in place of a refused one at most"
-    ] = 100,
-    doubled: Annotated[
-        bool,
-        "the factor of the earlier steps as in the public code: of the other sign, and squared",
-    ] = False,
-    parallel: Annotated[
-        bool, "all refused patches of a draft are drawn again at once, and the others stay"
-    ] = False,
+    widen: InnerTemperature = 42.0,
+    retries: PatchTries = 100,
+    doubled: DoubledFactor = False,
+    parallel: ParallelRedraw = False,
     guidance: PromptStrength = 0.0,
-    growing: Annotated[bool, "guidance grows with the share of the picture that is drawn"] = False,
+    growing: GrowingGuidance = False,
 ) -> Decoder:
     from polydec.methods.speculative.loop.patch_drawing import PatchDrafter
     from polydec.methods.speculative.loop.patch_sets import PatchSetDecoder, SetSchedule

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from polydec.base.options import AtLeast, InRange
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import CurveName, PromptStrength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import PATCH_DRAFT, PATCHES, Kit
+from polydec.methods.speculative.recipes._options import (
+    DraftedSets,
+    GrowingGuidance,
+    SetCount,
+)
 
 CARD = Card(
     name="masked-continuous-speculative-exact",
@@ -32,11 +34,11 @@ CARD = Card(
 def build(
     kit: Kit,
     *,
-    steps: Annotated[int, AtLeast(1), "sets of a picture"] = 12,
+    steps: SetCount = 12,
     curve: CurveName = "cosine",
-    depth: Annotated[int, InRange(1, 64), "sets that are drawn ahead at most"] = 2,
+    depth: DraftedSets = 2,
     guidance: PromptStrength = 0.0,
-    growing: Annotated[bool, "guidance grows with the share of the picture that is drawn"] = False,
+    growing: GrowingGuidance = False,
 ) -> Decoder:
     from polydec.methods.speculative.loop.patch_drawing import PatchDrafter
     from polydec.methods.speculative.loop.patch_sets import PatchSetDecoder, SetSchedule

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from polydec.base.options import AtLeast
 from polydec.core.decoder import Decoder
 from polydec.core.types import Exactness
 from polydec.methods.diffusion.recipes._options import CurveName, PromptStrength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import PATCHES, Kit
 from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
+from polydec.methods.speculative.recipes._options import (
+    GrowingGuidance,
+    SetCount,
+)
 
 CARD = Card(
     name="masked-mar",
@@ -42,13 +45,13 @@ PUBLISHED = PublishedPreset(
 def build(
     kit: Kit,
     *,
-    steps: Annotated[int, AtLeast(1), "sets of a picture"] = 12,
+    steps: SetCount = 12,
     curve: CurveName = "cosine",
     noise: Annotated[
         bool, "the last step adds its noise as every other one (false: it is its mean)"
     ] = True,
     guidance: PromptStrength = 0.0,
-    growing: Annotated[bool, "guidance grows with the share of the picture that is drawn"] = False,
+    growing: GrowingGuidance = False,
 ) -> Decoder:
     from polydec.methods.speculative.loop.patch_sets import PatchSetDecoder, SetSchedule
     from polydec.models.learned.kinds.patch_head import PatchHead

@@ -11,6 +11,10 @@ from polydec.methods.diffusion.recipes._options import CurveName, PromptStrength
 from polydec.methods.registry.card import Card
 from polydec.methods.registry.kit import PATCHES, Kit
 from polydec.methods.registry.published_presets import PublishedPreset, PublishedValue
+from polydec.methods.speculative.recipes._options import (
+    GrowingGuidance,
+    SetCount,
+)
 
 CARD = Card(
     name="recap-patches",
@@ -45,7 +49,7 @@ PUBLISHED = PublishedPreset(
 def build(
     kit: Kit,
     *,
-    steps: Annotated[int, AtLeast(1), "sets of a picture"] = 12,
+    steps: SetCount = 12,
     curve: CurveName = "cosine",
     before: Annotated[int, AtLeast(0), "passes that feed all at first"] = 6,
     partial: Annotated[
@@ -56,7 +60,7 @@ def build(
         bool, "the last step adds its noise as every other one (false: it is its mean)"
     ] = True,
     guidance: PromptStrength = 0.0,
-    growing: Annotated[bool, "guidance grows with the share of the picture that is drawn"] = False,
+    growing: GrowingGuidance = False,
 ) -> Decoder:
     from polydec.methods.speculative.loop.patch_sets import (
         PatchSetDecoder,
