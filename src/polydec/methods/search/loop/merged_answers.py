@@ -237,15 +237,18 @@ class _MergedRun:
         width = self._plan.width if self._plan.heat else 1
         left_C = weight_C.clone()
         while True:
-            # Of equal weights the lowest place comes first: a token before a unit.
-            value_C, place_C = left_C.sort(descending=True, stable=True)
-            places = [int(x) for x in place_C[:width]]
+            # Of equal weights the lowest place comes first: a token before a unit. One needs no order.
+            if width == 1:
+                places = [int(left_C.argmax())]
+            else:
+                order_C = left_C.argsort(descending=True, stable=True)
+                places = [int(x) for x in order_C[:width]]
             banned = [x for x in places if not self._allows(x)]
             if not banned:
                 break
             left_C[banned] = NEG_INF
         # At heat 0 one is left, and the draw is no choice.
-        chance_K = (value_C[:width].double() / (self._plan.heat or 1.0)).softmax(-1)
+        chance_K = (left_C[places].double() / (self._plan.heat or 1.0)).softmax(-1)
         return places[self._rng.child_stream("unit", at).draw_categorical(chance_K)]
 
     def _allows(self, place: int) -> bool:

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from polydec.base.errors import RequestError
 from polydec.core.effects import gather_coroutines
@@ -148,10 +149,11 @@ class MultiViewSearch:
                 "tokens; set it lower"
             )
 
-    @property
+    @cached_property
     def caption_room(self) -> int:
         """Tokens of a caption at most: with `apart` the question and a path must have room behind
         it."""
+        # Found once: the question's law is built for it.
         if self.apart is None or self.context is None:
             return self.caption
         question = len(self.apart.law_behind(self.apart.text).prompt)
