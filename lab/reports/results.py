@@ -66,6 +66,13 @@ CLOCK = Run(
     ZEN4,
     "d86fe002",
 )
+ENGINES = Run(
+    "lab/reports/engines.csv",
+    "python benchmarks/engine_table.py --envs DIR --scratch DIR --out FILE --tasks 7 --flight 1",
+    "two cores of an Intel Xeon (Emerald Rapids, AVX-512 VNNI and AMX)",
+    "d2cac2e6",
+    copied=True,
+)
 SPEED, AUTO, OVERVIEW = (
     Run(
         f"lab/reports/speculation-{name}.csv",
@@ -483,21 +490,15 @@ def overview_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     )
 
 
-def besides(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
-    """README: other engines over Polydec's plain decoding, the section "Beside other engines"."""
-    name = (
-        cells[0]
-        .removeprefix("Polydec, ")
-        .replace(", the same file", "")
-        .replace(", prompt lookup", " lookup")
-    )
-    row = pick(
-        SPEED,
-        section="Beside other engines, one prompt a workload",
-        setting="greedy, batch 1",
-        method=name,
-    )
-    return row and ([row["all"]] if name in ("auto", "plain") else ratios(row, "all"))
+def engine_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
+    """Another engine over Polydec's plain decoding, one request: "ENGINE, MODE" (or ENGINE alone: plain), and a format."""
+    sides = {
+        f"{row['engine']}, {row['mode']}": row for row in ENGINES.rows if row["format"] == cells[1]
+    }
+    row = sides.get(cells[0]) or sides.get(f"{cells[0]}, plain")
+    if row is None:
+        return None
+    return [row[n] for n in ("tokens_a_second", "over_plain", "low", "high") if row[n]]
 
 
 def headline(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
@@ -1362,9 +1363,15 @@ TABLES = (
         HEADLINE,
         headline,
     ),
-    Table("README.md", "| engine | tokens a second over Polydec's plain |", SPEED, besides),
-    Table(
-        "docs/measurements.md", "| engine | tokens a second over Polydec's plain |", SPEED, besides
+    *(
+        Table(
+            page,
+            "| engine | format | tokens a second | over Polydec's plain |",
+            ENGINES,
+            engine_row,
+            label=2,
+        )
+        for page in ("README.md", "docs/measurements.md")
     ),
     Table(
         "docs/measurements.md",
