@@ -22,6 +22,7 @@ MORE = (
     "mutants_vision",
     "mutants_image_presses",
     "mutants_masks",
+    "mutants_embeddings",
 )
 """Tables beside the first one."""
 

@@ -9,6 +9,7 @@ import torch
 pytest.importorskip("fastapi", reason="polydec[serve] is not installed")
 import house
 
+from polydec.models.learned.kinds import path_prefixes
 from polydec.serve.limits import RequestLimits
 
 TEXTS = ["The old river", "a boat", "The fox and the boat and the river"]
@@ -117,3 +118,15 @@ def test_they_are_read_beside_answers_and_within_limits(lm):
         assert ask(http, input=["The fox and the river"] * 30).status_code == 400
         worker = served.worker
         assert worker.reading == 0 and worker.answers == 0 and not worker._going
+
+
+def test_vectors_of_several_paths_are_sent(lm):
+    width = lm.network.embed_tokens((0,)).shape[1]
+    (prefixes,) = path_prefixes.examples(lm.checkpoint.lm.vocab, width, width)
+    model = type(lm)(lm.checkpoint, None, (prefixes,))
+    with house.served({"tiny": lambda: model}) as served, served.client() as http:
+        for how in ({}, {"path": 2}, {"join": "concat"}):
+            near(vectors(ask(http, input=TEXTS, **how)), model.embed(TEXTS, **how))
+        assert vectors(ask(http, input="x", join="concat", dimensions=2 * width)).shape[1] > width
+        assert ask(http, input="x", dimensions=2 * width).status_code == 400
+        assert ask(http, input="x", path=3).json()["error"]["param"] == "path"

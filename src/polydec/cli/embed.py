@@ -13,6 +13,7 @@ from polydec.base.errors import RequestError
 from polydec.base.files import replace_file_atomically
 from polydec.cli import prompts
 from polydec.cli.terminal_output import print_result
+from polydec.models.formats.images import Image
 from polydec.request import reading
 from polydec.request.loading import loading_options as loading
 
@@ -38,6 +39,18 @@ def embed(
     prompt: Annotated[str | None, _flag("prompt")] = None,
     prepend_from: Annotated[int, _flag("prepend_from")] = 0,
     prepend_to: Annotated[int, _flag("prepend_to")] = 0,
+    image: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="an image before the text; several: one for each text, or one text for all"
+        ),
+    ] = None,
+    with_: Annotated[
+        list[str] | None,
+        typer.Option("--with", help="prefixes of `polydec train parallel-embeddings`"),
+    ] = None,
+    path: Annotated[int | None, _flag("path")] = None,
+    join: Annotated[str | None, _flag("join")] = None,
     out: Annotated[
         Path | None, typer.Option(help="write a safetensors file with the tensor `embeddings`")
     ] = None,
@@ -57,11 +70,15 @@ def embed(
         prepend_from: First layer before which the placeholder takes the last token's state. Default
             0.
         prepend_to: The layer after the last such one. Default 0: there is none.
+        image: Images, one before each text, or each before the only text. Default None.
+        with_: Directories of what was trained for the model. Default None.
+        path: Number of the path that is read alone. Default None: all of them.
+        join: "mean" or "concat" of all paths. Default None: the mean.
         out: File for the tensor `embeddings`. Default None: rows of JSON are printed.
     """
     # Settings are checked before the model is loaded.
     how = reading.EmbeddingSettings(
-        pool, layer, normalised, template, prompt, prepend_from, prepend_to
+        pool, layer, normalised, template, prompt, prepend_from, prepend_to, path, join
     )
     lines = list(texts or ())
     if file is not None:
@@ -70,7 +87,8 @@ def embed(
     if not lines:
         raise RequestError("there is no text: give at least one text, or a file of them (--file)")
     # Neither a draft nor a table is needed to read.
-    rows = api.load(model, draft=None, ngrams=None, dtype=dtype).embed(lines, **vars(how))
+    lm = api.load(model, draft=None, ngrams=None, dtype=dtype, trained=with_ or ())
+    rows = lm.embed(lines, [Image(at) for at in image or ()], **vars(how))
     # Rows of JSON for people and pipes; a file keeps the numbers exactly.
     if out is None:
         for at, row in enumerate(rows.tolist()):

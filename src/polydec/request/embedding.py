@@ -5,6 +5,10 @@ Token Prepending (Fu et al., "Token prepending: a training-free approach for eli
 sentence embeddings from LLMs", 2025): a placeholder stands before the text, and before each of some
 early layers it takes the state that the last token has there. So every token of the text sees a
 summary of the whole. What is computed so serves for vectors only, and is kept nowhere.
+
+Parallel paths (Wang et al., "Explore more, learn better: parallel MLLM embeddings under mutual
+information minimization", 2025): learned prefixes stand before the input, a copy of it behind each,
+and every path gives a vector of its own. All paths of all texts share passes.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -27,7 +31,13 @@ from polydec.core.scheduler import run_coroutines
 from polydec.core.types import RowDetail, ScoreRequest
 from polydec.methods.registry.family import family_of
 from polydec.models.formats import sentences
+from polydec.models.formats.images import Image
+from polydec.models.learned.kinds.path_prefixes import PathPrefixes
 from polydec.models.nets.query import NetworkQuery
+from polydec.models.sessions.ledger import entries_of
+from polydec.models.sessions.queries import query_of
+from polydec.models.sessions.soft import image_grids
+from polydec.request.fields import Ask
 from polydec.request.reading import PLACE, TEXT, EmbeddingSettings
 
 TOGETHER = 4096
@@ -72,25 +82,51 @@ class EmbeddableModel(Protocol):
         ...
 
 
-def embed_texts(model: EmbeddableModel, texts: Texts, how: EmbeddingSettings) -> Tensor:
+def embed_texts(
+    model: EmbeddableModel, texts: Texts, how: EmbeddingSettings, images: Sequence[Image] = ()
+) -> Tensor:
     """A vector for each text.
 
     Args:
         model: Reads the texts.
         texts: One or several, or token ids of each.
         how: How a vector is read out.
+        images: An image for each text, which stands before it; one text serves any number of
+            them. Default: none.
 
     Returns:
-        The vectors, shape ``[n, width]``, float32.
+        The vectors, shape ``[n, width]``, float32; ``[n, paths x width]`` where those of all paths
+        stand one behind another.
 
     Raises:
-        RequestError: A text is empty or longer than the context, the model has not that layer, or
-            shows no states.
+        RequestError: A text is empty or longer than the context, the model has not that layer,
+            shows no states, or reads no images.
     """
     how = resolve_embedding_settings(model, how)
-    return run_coroutines(
-        [embedding_vectors(model, prepare_embedding_inputs(model, texts, how), how)]
-    )[0]
+    inputs = prepare_embedding_inputs(model, texts, how, images=images)
+    return run_coroutines([embedding_vectors(model, inputs, how)])[0]
+
+
+def prefixes_of_paths(model: Any) -> PathPrefixes | None:
+    """The prefixes that were trained for a model; None: it reads a text along one path, as it is."""
+    return next((made for made in model.artefacts if isinstance(made, PathPrefixes)), None)
+
+
+def embedding_width(model: EmbeddableModel, how: EmbeddingSettings) -> int:
+    """Numbers of a vector.
+
+    Args:
+        model: Reads the texts.
+        how: How a vector is read out.
+
+    Returns:
+        The width of a state, or as many times that as there are paths.
+    """
+    prefixes = prefixes_of_paths(model)
+    width: int = model.checkpoint.lm.network.embed_tokens((0,)).shape[1]
+    if prefixes is None or how.join != "concat":
+        return width
+    return width * prefixes.path_count
 
 
 def resolve_embedding_settings(model: EmbeddableModel, how: EmbeddingSettings) -> EmbeddingSettings:
@@ -105,9 +141,10 @@ def resolve_embedding_settings(model: EmbeddableModel, how: EmbeddingSettings) -
         The settings, with a way to pool and a template in the place of a prompt's name.
 
     Raises:
-        RequestError: The model has no prompt of that name.
+        RequestError: The model has no prompt of that name, or no such path.
         FileError: Its files have a layout that is not read.
     """
+    _check_paths(model, how)
     # sentence-transformers writes beside a model how its vectors are meant to be read.
     says = sentences.read_embedding_config(Path(model.checkpoint.path))
     if says is None:
@@ -135,8 +172,37 @@ def resolve_embedding_settings(model: EmbeddableModel, how: EmbeddingSettings) -
     return replace(how, pool=pool, prompt=None, template=how.template if before is None else before)
 
 
+def _check_paths(model: EmbeddableModel, how: EmbeddingSettings) -> None:
+    """Raise RequestError where settings do not go with the paths of a model, or with there being none."""
+    prefixes = prefixes_of_paths(model)
+    if prefixes is None:
+        name = "join" if how.path is None else "path"
+        if (given := getattr(how, name)) is not None:
+            raise RequestError(
+                f"{name} is {short_repr(given)}: {model.name} has no prefixes for several paths "
+                f"(`{PathPrefixes.made_by}` makes them, --with gives them)"
+            )
+        return
+    if how.path is not None and how.path > prefixes.path_count:
+        raise RequestError(
+            f"path is {how.path}: there are prefixes for {prefixes.path_count}, counted from 1"
+        )
+    # Prefixes were trained for the state of the last token behind all layers.
+    for name in ("pool", "layer", "prepend_to"):
+        given = getattr(how, name)
+        if given and given != "last":
+            raise RequestError(
+                f"{name} is {short_repr(given)}: prefixes are read at the last token behind all layers, so leave it out, or "
+                "load the model without them"
+            )
+
+
 def prepare_embedding_inputs(
-    model: EmbeddableModel, texts: Texts, how: EmbeddingSettings, most: int | None = None
+    model: EmbeddableModel,
+    texts: Texts,
+    how: EmbeddingSettings,
+    most: int | None = None,
+    images: Sequence[Image] = (),
 ) -> list[EmbeddingInput]:
     """Encode texts, and check that vectors can be read out of them so.
 
@@ -145,12 +211,14 @@ def prepare_embedding_inputs(
         texts: One or several, or token ids of each.
         how: How a vector is read out.
         most: Tokens of all texts together. None: any number.
+        images: As for `embed_texts`. Default: none.
 
     Returns:
-        The tokens of each text.
+        The tokens of each text, vectors of its image among them.
 
     Raises:
-        RequestError: A text is empty or too long, the model has not that layer, or shows no states.
+        RequestError: A text is empty or too long, the model has not that layer, shows no states, or
+            cannot read the images.
     """
     lm = model.checkpoint.lm
     family = family_of(lm)
@@ -178,15 +246,44 @@ def prepare_embedding_inputs(
         texts = (texts,)
     if not texts:
         raise RequestError("texts is empty: give at least one text")
+    if images:
+        # One text asks the same of each image.
+        if len(texts) == 1:
+            texts = cast(Texts, [texts[0]] * len(images))
+        _check_images(model, texts, how, images)
     out = list[EmbeddingInput]()
     # Counted down, so that one request cannot encode without end.
     left = most
     for at, text in enumerate(texts):
-        text_read = _prepared(model, text, how, f"text {at + 1}", left)
+        image = images[at] if images else None
+        text_read = _prepared(model, text, how, f"text {at + 1}", left, image)
         if left is not None:
             left = left - len(text_read.ids)
         out.append(text_read)
     return out
+
+
+def _check_images(
+    model: EmbeddableModel,
+    texts: Sequence[Any],
+    how: EmbeddingSettings,
+    images: Sequence[Image],
+) -> None:
+    """Raise RequestError where images cannot be read with these texts."""
+    if model.checkpoint.vision is None:
+        raise RequestError(
+            f"image is given: {model.name} reads text only, so name a vision-language model, such as zoo:vision"
+        )
+    if len(texts) != len(images):
+        raise RequestError(
+            f"there are {len(images)} images and {len(texts)} texts: give a text for each image, or one for all"
+        )
+    if not all(isinstance(text, str) for text in texts):
+        raise RequestError("text 1 is token ids: give texts beside images")
+    if how.prepend_to:
+        raise RequestError(
+            f"prepend_to is {how.prepend_to}: a placeholder stands before texts without images only"
+        )
 
 
 def _prepared(
@@ -195,11 +292,15 @@ def _prepared(
     how: EmbeddingSettings,
     who: str,
     most: int | None,
+    image: Image | None = None,
 ) -> EmbeddingInput:
-    if most is None:
-        room = model.checkpoint.lm.context
-    else:
-        room = min(most, model.checkpoint.lm.context)
+    room = model.checkpoint.lm.context
+    prefixes = prefixes_of_paths(model)
+    if prefixes is not None:
+        # They stand before the text.
+        room -= prefixes.prefix_length
+    if most is not None:
+        room = min(most, room)
     parts = list[int]()
     place = None
     if not isinstance(text, str):
@@ -211,6 +312,8 @@ def _prepared(
         raise RequestError(f"{who} is empty: give a text of at least one character")
     elif model.checkpoint.text.exceeds_limit(whole_text(text, who), room):
         raise RequestError(f"{who} has more than {room} tokens: there is room for those")
+    elif image is not None:
+        parts += _ids_behind_image(model, how.text_around.replace(TEXT, text), image)
     else:
         # The template may hold one placeholder, whose state summarises the text.
         before, placed, behind = how.text_around.rpartition(PLACE)
@@ -226,6 +329,17 @@ def _prepared(
     if len(parts) > room:
         raise RequestError(f"{who} has {len(parts)} tokens: there is room for {room}")
     return EmbeddingInput(tuple(parts), place)
+
+
+def _ids_behind_image(model: Any, text: str, image: Image) -> tuple[int, ...]:
+    """A text behind an image: ids, of which some stand for the vectors of the image."""
+    # Imported late: the road of a request imports what loads models.
+    from polydec.request.ask import encode_prompts, validate_request
+
+    # As a request has it, without the chat template, as other texts are read here.
+    encoded = encode_prompts(validate_request(model, Ask(text, source=image, raw=True)))
+    assert encoded.vectors is not None, "an image stands in the prompt"
+    return encoded.vectors.instead
 
 
 def group_embedding_inputs(texts: Sequence[EmbeddingInput]) -> list[list[EmbeddingInput]]:
@@ -257,9 +371,15 @@ async def embedding_vectors(
         The vectors, shape ``[n, width]``, float32.
     """
     lm = model.checkpoint.lm
+    prefixes = prefixes_of_paths(model)
     states = list[Tensor]()
     for group in group_embedding_inputs(texts):
-        read = await gather_coroutines(*(_vector(lm, text, how) for text in group))
+        if prefixes is None:
+            read = await gather_coroutines(*(_vector(lm, text, how) for text in group))
+        else:
+            read = await gather_coroutines(
+                *(_path_vector(lm, text, how, prefixes) for text in group)
+            )
         # A copy: a row alone would keep all of its pass in memory.
         states.append(torch.stack(read).float())
     rows = torch.cat(states)
@@ -297,10 +417,31 @@ async def _vector(lm: Any, text: EmbeddingInput, how: EmbeddingSettings) -> Tens
     return state_NH.mean(0)
 
 
+async def _path_vector(
+    lm: Any, text: EmbeddingInput, how: EmbeddingSettings, prefixes: PathPrefixes
+) -> Tensor:
+    """The vectors of a text along all paths, joined; or that of one path."""
+    if how.path is not None:
+        paths = range(how.path - 1, how.path)
+    else:
+        paths = range(prefixes.path_count)
+    # Side by side: all paths share passes.
+    behind = (EmbeddingInput((*prefixes.prefix_ids(path), *text.ids), None) for path in paths)
+    rows = await gather_coroutines(*(_vector(lm, each, how) for each in behind))
+    # Each path says a direction, and none speaks louder than the others.
+    path_KH = normalize(torch.stack(rows).float(), dim=-1)
+    if how.join == "concat":
+        return path_KH.flatten()
+    return path_KH.mean(0)
+
+
 async def _plainly(lm: Any, text: EmbeddingInput, how: EmbeddingSettings, depth: int) -> Tensor:
     """The states that are pooled."""
     net = lm.network
     cache_ = lm.network.new_cache()
+    # As a session does it where images stand in its text.
+    if grids := image_grids(text.ids, whole=getattr(net, "tells_grids", False)):
+        cache_.grids = grids
     out = list[Tensor]()
     n = len(text.ids)
     if depth == net.layers:
@@ -314,7 +455,7 @@ async def _plainly(lm: Any, text: EmbeddingInput, how: EmbeddingSettings, depth:
         # A chain: each token stands behind the one before it.
         cache_.stage_slots(range(-1, len(tokens) - 1))
         cache_.commit_path(range(len(tokens)))
-        query = NetworkQuery(cache_, first, tokens, rows, STATES, None, layers)
+        query = query_of(cache_, first, entries_of(tokens), rows, STATES, layers)
         answer = await ForwardQuery(net, query, len(tokens), behind=first)
         if rows:
             out.append(answer.hidden_RH)

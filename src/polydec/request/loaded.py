@@ -26,6 +26,7 @@ from polydec.request.prompt_encoder import PromptEncoder
 from polydec.request.units import align_second_checkpoint, over_bytes
 
 if TYPE_CHECKING:
+    from polydec.models.formats.images import Image
     from polydec.request.classifier import TextClassifier
     from polydec.request.embedding import Texts
 
@@ -151,17 +152,20 @@ class LoadedModel:
         """The artefact of the type `kind` that goes with the model; None where there is none."""
         return self.recipe_kit().find_artefact(kind)
 
-    def embed(self, texts: Texts, **how: Any) -> torch.Tensor:
+    def embed(self, texts: Texts, images: Sequence[Image] = (), **how: Any) -> torch.Tensor:
         """A vector for each of the texts.
 
         Args:
             texts: One or several, or token ids of each.
+            images: An image for each text, which stands before it; one text serves any number of
+                them. Default: none.
             how: The fields of `EmbeddingSettings` (request/reading.py): `pool`, "last" or "mean";
                 `layer`, behind which it is read; `normalised`; `template`; `prompt`; `prepend_from`
-                and `prepend_to`.
+                and `prepend_to`; of a model with prefixes for several paths, `path` and `join`.
 
         Returns:
-            The vectors, shape ``[n, width]``, float32.
+            The vectors, shape ``[n, width]``, float32; with `join` "concat" those of all paths, one
+            behind another.
 
         Raises:
             RequestError: Something cannot be honoured.
@@ -170,7 +174,7 @@ class LoadedModel:
         from polydec.request.embedding import embed_texts
         from polydec.request.reading import EmbeddingSettings
 
-        return embed_texts(self, texts, EmbeddingSettings(**how))
+        return embed_texts(self, texts, EmbeddingSettings(**how), images)
 
     def classifier(
         self,

@@ -58,6 +58,18 @@ class EmbeddingSettings:
     prepend_to: Annotated[
         int, AtLeast(0), ValueNote("0: no prepending"), "layers before the end of those"
     ] = 0
+    path: Annotated[
+        int | None,
+        AtLeast(1),
+        ValueNote("none: all of them"),
+        "of prefixes that were trained for it, the path that alone is read",
+    ] = None
+    join: Annotated[
+        str | None,
+        OneOf("mean", "concat"),
+        ValueNote("none: mean"),
+        "what becomes of the vectors of all paths: their mean, or one behind another",
+    ] = None
 
     def __post_init__(self) -> None:
         convert_dataclass_fields(self)
@@ -65,6 +77,10 @@ class EmbeddingSettings:
             raise RequestError(
                 f"prompt is {short_repr(self.prompt)}: it stands in the place of a template and of prepending, "
                 "so leave these out"
+            )
+        if self.path is not None and self.join is not None:
+            raise RequestError(
+                f"join is {short_repr(self.join)} and path is {self.path}: one path has nothing to join, so leave one out"
             )
         around = self.text_around
         placed = self.prepend_to > 0

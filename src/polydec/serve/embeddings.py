@@ -15,6 +15,7 @@ from polydec.api import LoadedModel
 from polydec.base.options import short_repr
 from polydec.request.embedding import (
     EmbeddingInput,
+    embedding_width,
     prepare_embedding_inputs,
     resolve_embedding_settings,
 )
@@ -105,19 +106,19 @@ def read_embedding_request(
     """
     texts = body.take_field("input")
     form = body.take_field("encoding_format", "float")
-    dimensions = body.whole_number("dimensions", 1, _width(model))
     fields = {
         name: value for name in embedding_options() if (value := body.take_field(name)) is not None
     }
+    how = resolve_embedding_settings(model, EmbeddingSettings(**fields))
+    dimensions = body.whole_number("dimensions", 1, embedding_width(model, how))
     body.refuse_rest()
     if form not in ("float", "base64"):
         raise RefusalError(
             f"encoding_format is {short_repr(form)}: it must be float or base64",
             param="encoding_format",
         )
-    how = resolve_embedding_settings(model, EmbeddingSettings(**fields))
     given = _texts(texts)
-    width = dimensions or _width(model)
+    width = dimensions or embedding_width(model, how)
     packed = form == "base64"
     most = limits.entries * (PACKED_NUMBERS if packed else NUMBERS)
     # Bounded before anything is computed: the response is made in memory.
@@ -130,10 +131,6 @@ def read_embedding_request(
     return EmbeddingRequest(
         prepare_embedding_inputs(model, given, how, limits.prompt), how, dimensions, packed
     )
-
-
-def _width(model: LoadedModel) -> int:
-    return model.network.embed_tokens((0,)).shape[1]
 
 
 def _texts(value: Any) -> Sequence[Any]:

@@ -84,7 +84,7 @@ def make_student(base, at, *, drawn=True, **more):
             for p in student.parameters():
                 if p.requires_grad:
                     p += torch.randn(p.shape, generator=g) * 0.2
-    write_adapter(at, *saved_adapter(student, parted, source, spec))
+    write_adapter(at, *saved_adapter(student, parted, spec))
     return student
 
 

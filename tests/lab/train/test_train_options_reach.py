@@ -179,6 +179,15 @@ SMALL: dict[str, Mapping[str, Any]] = {
         for name in ("msd", "flash")
     },
     "stamp": {"target": "seer", "steps": 2, "rows": 2},
+    "parallel-embeddings": {
+        "target": "seer",
+        "each": 4,
+        "steps": 2,
+        "rows": 3,
+        "paths": 2,
+        "prefix": 2,
+        "rank": 2,
+    },
     "jepa": {
         "target": "seer",
         "each": 3,
@@ -357,6 +366,10 @@ ELSEWHERE = {
         ): "steps of many problems are written first, until some are better and some worse: "
         "test_train_text_router.py"
         for name in ("kinds", "temperature", "steps", "seed")
+    },
+    **{
+        ("parallel-embeddings", name): "learned behind a step: test_train_parallel_embeddings.py"
+        for name in ("information", "estimator_steps")
     },
     ("jepa", "slow"): "how far a step moves, and none is taken: test_train_jepa.py",
     ("strength", "raw"): "shows with a chat template alone, and no small model has one",

@@ -226,6 +226,7 @@ READ_STATES_ALONE = {
     "outcome-head",
     "window-summary",
     "answer-embedder",
+    "path-prefixes",
 }
 """These ask nothing of a model but its states."""
 
@@ -258,6 +259,7 @@ TAKEN = [
         "hypernetwork",
         "window-summary",
         "answer-embedder",
+        "path-prefixes",
     )  # no methods read these: see tests/laws/targets/test_thinking.py and tests/request/test_watching.py
 ]
 

@@ -163,7 +163,7 @@ def _course(spec: ArcanaSpec) -> TrainingRun:
             at: Directory to write.
             result: What was measured; it is not used.
         """
-        write_adapter(at, *saved_adapter(network, parted, source, spec))
+        write_adapter(at, *saved_adapter(network, parted, spec))
 
     return TrainingRun(
         network,
@@ -215,26 +215,19 @@ def _require_scene_pixels(shape: LlavaShape, name: str) -> None:
 
 
 def saved_adapter(
-    network: ArcanaStudent, parted: PartedCheckpoint, source: CheckpointFiles, spec: ArcanaSpec
+    network: ArcanaStudent, parted: PartedCheckpoint, spec: ArcanaSpec
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What is saved of a student.
 
     Args:
         network: The student.
-        parted: The model that it adapts.
-        source: The files of that, whose names the adapter has.
+        parted: The model that it adapts, whose files' names the adapter has.
         spec: Names the model.
 
     Returns:
         Tensors by name, and the content of the config.
     """
-    # Of each weight of the language model the name that its file has.
-    published = {
-        new + name.removeprefix(old): name
-        for name in source.weights
-        for old, new in parted.names.items()
-        if name.startswith(old)
-    }
+    published = parted.weights.file_names
     # One adapter has no second pair: all rows go through what is saved for words.
     tensors = dict[str, Tensor]()
     for name, part in modal_parts(network.language):

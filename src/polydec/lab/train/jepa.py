@@ -294,15 +294,35 @@ def embedding_losses(
         answers that the target writes from foretold embeddings.
     """
     foretold_BE, read_BE = answer_embeddings(student, vector_NPW, chosen)
-    alike_BB = foretold_BE @ read_BE.T / heat
-    # An equal answer to another image is no wrong one: it is left out.
-    same_BB = torch.tensor([[a.answer == b.answer and a is not b for b in chosen] for a in chosen])
-    alike_BB = alike_BB.masked_fill(same_BB, float("-inf"))
-    own_B = torch.arange(len(chosen))
-    apart = (F.cross_entropy(alike_BB, own_B) + F.cross_entropy(alike_BB.T, own_B)) / 2
+    apart = contrastive_loss(foretold_BE, read_BE, [one.answer for one in chosen], heat)
     # Put into words by itself: what is foretold does not bend to be told.
     shown_BKW = vectors_of_embeddings(student.sizes, student.named_weights, foretold_BE.detach())
     return apart, answer_nats(language, shown_BKW, chosen)
+
+
+def contrastive_loss(
+    query_BE: Tensor, answer_BE: Tensor, answers: Sequence[Sequence[int]], heat: float
+) -> Tensor:
+    """Hold embeddings of pairs together, and those of other pairs of the step apart (InfoNCE).
+
+    Args:
+        query_BE: Embeddings of length 1.
+        answer_BE: Those of what belongs to each.
+        answers: What these are made of: an equal answer to another query is no wrong one, and is
+            left out.
+        heat: What cosines are divided by.
+
+    Returns:
+        Nats of the right answer among those of the step, and of the right query, their mean.
+    """
+    alike_BB = query_BE @ answer_BE.T / heat
+    count = len(answers)
+    same_BB = torch.tensor(
+        [[i != j and answers[i] == answers[j] for j in range(count)] for i in range(count)]
+    )
+    alike_BB = alike_BB.masked_fill(same_BB, float("-inf"))
+    own_B = torch.arange(count)
+    return (F.cross_entropy(alike_BB, own_B) + F.cross_entropy(alike_BB.T, own_B)) / 2
 
 
 def answer_nats(

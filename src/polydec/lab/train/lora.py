@@ -70,13 +70,16 @@ def adapted_weights(network: nn.Module) -> dict[str, Tensor]:
     return out
 
 
-def save_lora_adapters(path: Path, network: nn.Module, base: str) -> None:
+def save_lora_adapters(
+    path: Path, network: nn.Module, base: str, file_names: Mapping[str, str] | None = None
+) -> None:
     """Write the adapters of a network into a directory, as PEFT does.
 
     Args:
         path: Directory to write.
         network: A network with adapters.
         base: Name of the checkpoint that the adapters change.
+        file_names: Of the network's weights the names that the checkpoint has. Default: the same.
     """
     tensors = dict[str, Tensor]()
     names = set[str]()
@@ -88,8 +91,11 @@ def save_lora_adapters(path: Path, network: nn.Module, base: str) -> None:
         rank = low.down.shape[0]
         # PEFT finds the parts to adapt by the last component of their names.
         names.add(name.rpartition(".")[2])
-        tensors[adapters.PREFIX + name + adapters.DOWN] = low.down.detach().contiguous()
-        tensors[adapters.PREFIX + name + adapters.UP] = low.up.detach().contiguous()
+        own = name
+        if file_names is not None:
+            own = file_names[f"{name}.weight"].removesuffix(".weight")
+        tensors[adapters.PREFIX + own + adapters.DOWN] = low.down.detach().contiguous()
+        tensors[adapters.PREFIX + own + adapters.UP] = low.up.detach().contiguous()
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",

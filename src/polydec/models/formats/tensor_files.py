@@ -143,6 +143,11 @@ class RenamedWeights(Mapping[str, Tensor]):
         """What a tensor is made of, as it lies in its file."""
         return source_of(self._weights, self._names[name])
 
+    @property
+    def file_names(self) -> Mapping[str, str]:
+        """Of each of our names the file's."""
+        return self._names
+
     def __contains__(self, name: object) -> bool:  # else each question would read a tensor
         return name in self._names
 

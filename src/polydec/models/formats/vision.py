@@ -188,7 +188,7 @@ class PartedCheckpoint:
     """
 
     config: Mapping[str, Any]
-    weights: Mapping[str, Tensor]
+    weights: RenamedWeights
     shape: Any
     tower: Mapping[str, Tensor]
     image_token: int

@@ -24,6 +24,7 @@ WHY: Mapping[str, str] = MappingProxyType(
     {
         "block-drafter": "it reads a source beside the text",
         "word-reader": "it reads an image beside the text",
+        "path-prefixes": "neither reads an input along several paths",
         "answer-embedder": "it foretells embeddings of answers and drafts none",
         "upsampler": "neither drafts pictures at a low resolution",
         "mask-head": "neither reads a mask in one pass over tokens that see one another",
