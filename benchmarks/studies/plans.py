@@ -1,6 +1,7 @@
 """Plan-guided re-ranking beside beam search and diverse beam search: ROUGE of what is answered, and of the best of all texts.
 
     python -m benchmarks.studies.plans --out DIR --csv lab/reports/plans.csv [--steps 500] [--count 20] [--seeds 0 1 2]
+    python -m benchmarks.studies.plans --out DIR --csv FILE --steps 1500 --reports 6000 --decoder 2    # marks are learned
 
 Reports of six to nine sentences are made here, each about another thing; a summary says two or three of them in other words,
 mostly those of large figures. Who sums up chooses, so several summaries of a report are right. Three seeds of reports and of
@@ -107,37 +108,36 @@ def scores(texts: Sequence[str], target: str) -> dict[str, float]:
     }
 
 
-def one_seed(out: Path, seed: int, steps: int, count: int) -> list[dict[str, Any]]:
+def one_seed(given: argparse.Namespace, seed: int) -> None:
     """Train both parts with a seed, and measure all ways on the same reports."""
+    out: Path = given.out
     out.mkdir(parents=True, exist_ok=True)
     data = out / f"reports-{seed}.jsonl"
-    judged = write_reports(data, seed, 2000)[:count]
+    judged = write_reports(data, seed, given.reports)[: given.count]
     model, plans = out / f"model-{seed}", out / f"plans-{seed}"
     made = train_seq2seq(
         Seq2SeqSpec(
-            str(model), str(data), steps=steps, tokens=1024, encoder=2, decoder=1, width=64,
-            vocab=400, longest=256, plans=True, seed=seed,
+            str(model), str(data), steps=given.steps, tokens=given.tokens, encoder=2,
+            decoder=given.decoder, width=64, vocab=400, longest=256, plans=True, seed=seed,
         )
     )  # fmt: skip
     planned = train_plan_extractor(
-        PlanExtractorSpec(str(plans), str(model), str(data), steps=steps // 2, seed=seed)
+        PlanExtractorSpec(str(plans), str(model), str(data), steps=given.steps // 2, seed=seed)
     )
     lm = load(str(model), trained=[str(plans)], threads=1)
-    rows = list[dict[str, Any]]()
     for way in WAYS:
         told = [scores(texts_of(lm, row["source"], way), row["target"]) for row in judged]
-        rows.append(
-            {
-                "way": way,
-                "seed": seed,
-                "reports": len(judged),
-                **{name: round(mean(one[name] for one in told), 4) for name in told[0]},
-                "nats a token": round(made["held_out_nats"], 3),
-                "plan overlap": round(planned["held_out_overlap"], 3),
-            }
-        )
-        print(rows[-1], flush=True)
-    return rows
+        row = {
+            "way": way,
+            "seed": seed,
+            "reports": len(judged),
+            **{name: round(mean(one[name] for one in told), 4) for name in told[0]},
+            "nats a token": round(made["held_out_nats"], 3),
+            "plan overlap": round(planned["held_out_overlap"], 3),
+            "steps": given.steps,
+        }
+        print(row, flush=True)
+        merge_csv(given.csv, [row], ("way", "seed"))
 
 
 def main() -> None:
@@ -145,13 +145,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--count", type=int, default=20, help="held-out reports that are asked")
+    parser.add_argument("--reports", type=int, default=2000, help="that are made for a seed")
+    parser.add_argument("--tokens", type=int, default=1024, help="positions of a step")
+    parser.add_argument("--decoder", type=int, default=1, help="layers of the decoder")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--csv", type=Path, required=True)
     asked = parser.parse_args()
     for seed in asked.seeds:
-        rows = one_seed(asked.out, seed, asked.steps, asked.count)
-        merge_csv(asked.csv, rows, ("way", "seed"))
+        one_seed(asked, seed)
 
 
 if __name__ == "__main__":

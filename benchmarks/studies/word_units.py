@@ -175,7 +175,7 @@ def main() -> None:
             spec = WordsSpec(
                 str(asked.out / f"{kind}-{seed}"), asked.data, kind=kind, steps=asked.steps,
                 rows=asked.rows, width=asked.width, layers=asked.layers, slots=2, train_mb=0.5,
-                held_kb=90.0 if asked.table == "symbols" else 200.0, seed=seed,
+                held_kb=90.0 if asked.table == "symbols" else 60.0, seed=seed,
             )  # fmt: skip
             if asked.table == "beam":
                 rows, keys = beam_rows(spec, seed), ("kind", "seed", "beams")
