@@ -285,6 +285,12 @@ LEXINVARIANT = Run(
     COUNTED,
     "33c966ce",
 )
+WORD_BEAM = Run(
+    "lab/reports/word-beam.csv",
+    "python -m benchmarks.studies.word_units beam --out DIR --csv lab/reports/word-beam.csv",
+    COUNTED,
+    "c305f041",
+)
 HIDDEN_STATES = {
     name: Run(
         f"lab/reports/hidden-states-{name}.csv",
@@ -923,6 +929,20 @@ def byte2word_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
     counts = [rows[0][name] for name in ("weights", "embeddings")]
     figures = [of_three_seeds(rows, name) for name in ("bits", "slips", "cost")]
     return [*counts, *(x for three in figures for x in three)]
+
+
+BEAMS_OF_WORDS = {"0": "greedily", "1": "one beam", "5": "five beams"}
+
+
+def word_beam_label(row: Row) -> str:
+    """What the page calls a kind and its number of beams inside a word."""
+    return f"{row['kind']}, {BEAMS_OF_WORDS[row['beams']]}"
+
+
+def word_beam_gain(name: str, kind: str) -> list[str]:
+    """By how much a figure of words by five beams is above that of greedy ones."""
+    five, greedy = ({"kind": kind, "beams": beams} for beams in ("5", "0"))
+    return seed_differences(WORD_BEAM, name, five, greedy)
 
 
 def hidden_states_row(place: Place, cells: Sequence[str]) -> Sequence[str] | None:
@@ -1571,6 +1591,12 @@ TABLES = (
         ),
     ),
     Table(
+        "lab/reports/words-measured.md",
+        "| kind, how its next words are written | words right | nats of the written word | passes a word |",
+        WORD_BEAM,
+        three_seeds_row(WORD_BEAM, word_beam_label, "right", "nats", "passes"),
+    ),
+    Table(
         "lab/reports/diffusion-measured.md",
         "| training, and how it is decoded | passes | right |",
         NOISE,
@@ -2039,6 +2065,18 @@ SENTENCES = (
             ("at {} ({} to {}) nats a token more", "nats", "encoder-decoder", "decoder-only"),
             ("{} ({} to {}) nats more and", "nats", "taught", "encoder-decoder"),
             ("{} ({} to {}) fewer right, for", "right", "encoder-decoder", "taught"),
+        )
+    ),
+    *(
+        Sentence("lab/reports/words-measured.md", words, WORD_BEAM, partial(word_beam_gain, *of))
+        for words, of in (
+            ("words cost {} ({} to {}) nats of a word-pooled model", ("nats", "word-pooled")),
+            ("and {} ({} to {}) of a byte model", ("nats", "bytes")),
+            (
+                "Right are {} ({} to {}) more of all words where words are pooled",
+                ("right", "word-pooled"),
+            ),
+            ("and {} ({} to {}) where they are bytes", ("right", "bytes")),
         )
     ),
     Sentence(
