@@ -289,7 +289,7 @@ WORD_BEAM = Run(
     "lab/reports/word-beam.csv",
     "python -m benchmarks.studies.word_units beam --out DIR --csv lab/reports/word-beam.csv",
     COUNTED,
-    "c305f041",
+    "52e54289",
 )
 HIDDEN_STATES = {
     name: Run(
