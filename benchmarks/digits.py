@@ -1,7 +1,7 @@
 """Pictures of digits: what speculative Jacobi and MuLo-SD save, and what MaskGIT, ReCAP and MuLo-SD lose, on small models
 that are trained here.
 
-    python benchmarks/digits.py --images FOLDER --out DIR --csv lab/reports/pictures.csv [--sheets docs/pictures]
+    python benchmarks/digits.py --images FOLDER --out DIR --csv lab/reports/pictures.csv [--sheet FILE.png]
 
 Models are trained in DIR unless they are there: one that draws token by token, which also judges (or --tokens NAME), a masked
 one, and for MuLo-SD one of half the size with what lifts its pictures. What no row needs is not trained.
@@ -56,8 +56,7 @@ class PictureMethod:
 
     Attributes:
         name: Of its row.
-        model: Which model it decodes: "tokens", "rows" (with a token behind every row), "masked", or "scales", the first one
-            with a draft of small pictures.
+        model: Which model it decodes: "tokens", "masked", or "scales", the first one with a draft of small pictures.
         method: As a request names it.
         options: Of the method.
         steer: How the law is steered. None: not.
@@ -90,25 +89,6 @@ def jacobi_methods(width: int) -> list[PictureMethod]:
         PictureMethod(guided, "tokens", "speculative-jacobi", options, "cfg", "plain, guided")
     )
     return out
-
-
-def row_methods() -> list[PictureMethod]:
-    """Methods that draw pictures of which a token ends every row."""
-    base = "plain, rows that end"
-    return [
-        PictureMethod(base, "rows", "plain", {}, None, base),
-        *(
-            PictureMethod(
-                f"speculative-jacobi, window {window}, rows that end",
-                "rows",
-                "speculative-jacobi",
-                {"window": window},
-                None,
-                base,
-            )
-            for window in (4, 8)
-        ),
-    ]
 
 
 def scale_methods() -> list[PictureMethod]:
@@ -287,7 +267,7 @@ def main() -> None:
     parser.add_argument("--images", required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--csv", type=Path, required=True)
-    parser.add_argument("--sheets", type=Path)
+    parser.add_argument("--sheet", type=Path, help="a picture of two of each class of each row")
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--masked-steps", type=int, help="steps of the masked model; as the other")
     parser.add_argument("--width", type=int, default=96)
@@ -297,11 +277,10 @@ def main() -> None:
     parser.add_argument("--colours", type=int, default=128)
     parser.add_argument("--each", type=int, default=EACH)
     parser.add_argument("--only", nargs="+", help="names of rows; all without")
-    parser.add_argument("--model", help="rows of one model alone, as tokens, rows, scales, masked")
+    parser.add_argument("--model", help="rows of one model alone, as tokens, scales, masked")
     parser.add_argument(
         "--tokens", help="the first model, by a name like --model's; trained without"
     )
-    parser.add_argument("--row-steps", type=int, help="steps of the model whose rows end, likewise")
     parser.add_argument("--low-steps", type=int, help="steps of MuLo-SD's two; as the first model")
     asked = parser.parse_args()
     options = {
@@ -314,7 +293,6 @@ def main() -> None:
     }
     wanted = [
         *jacobi_methods(asked.side),
-        *row_methods(),
         *scale_methods(),
         *masked_methods(asked.side**2),
     ]
@@ -328,9 +306,6 @@ def main() -> None:
     if any(m.model == "masked" for m in methods):
         more = {"masked": True, "steps": asked.masked_steps or asked.steps}
         places["masked"] = trained(asked.out / "masked", asked.images, {**options, **more})
-    if any(m.model == "rows" for m in methods):
-        more = {"row_ends": True, "steps": asked.row_steps or asked.steps}
-        places["rows"] = trained(asked.out / "rows", asked.images, {**options, **more})
     loaded = {name: polydec.load(str(at), draft=None, threads=1) for name, at in places.items()}
     if any(m.model == "scales" for m in methods):
         low, up = trained_scales(asked.out, asked.images, first, asked.low_steps or asked.steps)
@@ -365,11 +340,7 @@ def main() -> None:
         for seed in SEEDS:
             lm = loaded[how.model]
             pictures, counted = drawn(lm, how, seed, asked.each)
-            # The judge knows tiles alone, and no marks between them.
-            made = [
-                (judge.encode(word)[0], [x for x in c.token_ids if x < len(view.tiles)])
-                for word, c in pictures
-            ]
+            made = [(judge.encode(word)[0], c.token_ids) for word, c in pictures]
             pixels = np.stack([c.picture.pixels for _, c in pictures])
             row = {
                 "name": how.name,
@@ -391,11 +362,8 @@ def main() -> None:
                         for i in (0, 1)
                     ]
                 )
-    if asked.sheets:
-        asked.sheets.mkdir(parents=True, exist_ok=True)
-        for how, pixels in zip(methods, shown):
-            name = how.name.replace(", ", "-").replace(" ", "-")
-            sheet([pixels], asked.sheets / f"digits-{name}.png")
+    if asked.sheet:
+        sheet(shown, asked.sheet)
 
 
 if __name__ == "__main__":

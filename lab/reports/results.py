@@ -357,6 +357,13 @@ IMAGE_PRESSES = Run(
     COUNTED,
     "e26ee249",
 )
+EPYC_LOADED = "two cores of an AMD EPYC (family 25, model 1, AVX2), under load"
+ROW_MARKS = Run(
+    "lab/reports/row-marks.csv",
+    "python benchmarks/row_marks.py --images DIR --out DIR --csv lab/reports/row-marks.csv",
+    COUNTED,
+    "5173705c",
+)
 CITATIONS = Run(
     "lab/reports/citations.csv",
     "python -m benchmarks.studies.objectives --kind citations --out DIR --epochs 1 --csv lab/reports/citations.csv",
@@ -1565,6 +1572,12 @@ TABLES = (
         classify_row,
     ),
     Table(
+        "lab/reports/pictures-measured.md",
+        "| drawn by | passes | tokens a pass | nats a token | distance |",
+        ROW_MARKS,
+        three_seeds_row(ROW_MARKS, lambda row: row["name"], "passes", "tokens", "nats", "distance"),
+    ),
+    Table(
         "lab/reports/words-measured.md",
         "| kind | weights | of its embeddings | bits a byte | with slips | cost |",
         BYTE2WORD,
@@ -2428,6 +2441,20 @@ SENTENCES = (
                 "lab/reports/trained-measured.md",
                 ", on `zoo:smollm2` the drafter that travels in the package ",
             ),
+        )
+    ),
+    *(
+        Sentence(
+            "lab/reports/pictures-measured.md",
+            words,
+            ROW_MARKS,
+            partial(seed_differences, ROW_MARKS, "passes", {"name": first}, {"name": second}),
+        )
+        for words, first, second in (
+            ("they take {} ({} to {}) with 4 places", "window 4", "window 4, no marks"),
+            ("{} ({} to {}) with 8 and none", "window 8", "window 8, no marks"),
+            ("none with 16: {} ({} to {})", "window 16", "window 16, no marks"),
+            ("Guessed marks take {} ({} to {})", "window 4, guessed", "window 4"),
         )
     ),
     Sentence(
