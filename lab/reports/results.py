@@ -362,7 +362,7 @@ ROW_MARKS = Run(
     "lab/reports/row-marks.csv",
     "python benchmarks/row_marks.py --images DIR --out DIR --csv lab/reports/row-marks.csv",
     COUNTED,
-    "5173705c",
+    "caa44ff5",
 )
 CITATIONS = Run(
     "lab/reports/citations.csv",
