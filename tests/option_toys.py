@@ -228,6 +228,7 @@ def _seen_in_texts(name: str, options: Mapping[str, Any], toy: Toy) -> tuple[Any
             memory,
             language=language,
             strip=example_strip(),
+            shows_image=toy.image,
             other=_other_prompts(target, bare.vocab),
         )
         asked = [

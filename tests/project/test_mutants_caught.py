@@ -23,6 +23,7 @@ MORE = (
     "mutants_image_presses",
     "mutants_masks",
     "mutants_embeddings",
+    "mutants_queries",
 )
 """Tables beside the first one."""
 

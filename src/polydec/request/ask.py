@@ -296,6 +296,7 @@ def choose_method(
         later=laws.draft,
         source=bent.encoded.source_tokens,
         strip=bent.encoded.source_strip,
+        shows_image=bool(bent.encoded.image_spans),
         # Behind an edit part of the prompt is never fed, so states of it are not there.
         whole_prompt=reuse is None or not reuse.edited,
         other=_other_prompts(bent),
@@ -489,7 +490,11 @@ def _check_method_and_law(bent: BentRequest, what: str, instead: str) -> None:
     something else makes of it: `what`, and what to do instead. What the model lacks anyway is said
     as it is without that."""
     card = bent.encoded.checked.card
-    kit = replace(bent.encoded.model.recipe_kit(), strip=bent.encoded.source_strip)
+    kit = replace(
+        bent.encoded.model.recipe_kit(),
+        strip=bent.encoded.source_strip,
+        shows_image=bool(bent.encoded.image_spans),
+    )
     # Checked on the bare model first: then what fails below is the fault of the bent law.
     registry.check_method_needs(card, kit)
     try:

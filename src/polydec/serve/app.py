@@ -22,7 +22,13 @@ from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import short_repr
 from polydec.laws.shapers.sampling import all_sampling_fields as sampling_fields
 from polydec.methods.registry import registry, steer
-from polydec.methods.registry.kit import IMAGE, OWN_PROMPT, PLAIN_PROMPT, SECOND_PROMPT
+from polydec.methods.registry.kit import (
+    IMAGE,
+    OWN_PROMPT,
+    PLAIN_PROMPT,
+    PROMPT_IMAGE,
+    SECOND_PROMPT,
+)
 from polydec.models.text import prompt_ending
 from polydec.request.embedding import embedding_vectors
 from polydec.serve.answering import WRITERS, json_response, respond_to_request, unless_left
@@ -518,7 +524,7 @@ def _described(name: str, kit: Any) -> dict[str, Any]:
     try:
         card = registry.get_recipe_module(name).CARD
         # An image belongs to a request, not to the model.
-        needs = tuple(need for need in card.needs if need != IMAGE)
+        needs = tuple(need for need in card.needs if need not in (IMAGE, PROMPT_IMAGE))
         registry.check_method_needs(replace(card, needs=needs), kit)
         why = None
     except PolydecError as error:

@@ -18,7 +18,7 @@ from polydec.laws.shapers.temperature import TemperatureRule
 from polydec.laws.targets.shaped import ShapedTarget
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import registry
-from polydec.methods.registry.kit import IMAGE, MASKED_DRAFT
+from polydec.methods.registry.kit import IMAGE, MASKED_DRAFT, PROMPT_IMAGE
 
 PROMPTS = ((0, 1, 0, 2, 0, 1), (3,), (4, 4, 1), (2, 1, 3, 0, 5, 1, 3, 0))
 
@@ -69,7 +69,7 @@ def on_a_network(tmp_path, dtype, temperature, draws):
     vars(lm)["costs"] = PassCosts()  # instead of measuring
     names = registry.of_family("ar")
     needs = {n: registry.get_recipe_module(n).CARD.needs for n in names}
-    fit = sorted(n for n in names if not {MASKED_DRAFT, IMAGE} & {*needs[n]})
+    fit = sorted(n for n in names if not {MASKED_DRAFT, IMAGE, PROMPT_IMAGE} & {*needs[n]})
     for seed in draws:
         drawn = random.Random(seed).sample(fit, 8)
 

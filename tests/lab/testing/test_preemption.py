@@ -10,7 +10,7 @@ from polydec.lab.testing.check_preemption import check_preemption, run_on_hold
 from polydec.lab.testing.examples import example_decoder
 from polydec.methods.economics.costs import PassCosts
 from polydec.methods.registry import press, registry, steer
-from polydec.methods.registry.kit import IMAGE, MASKED_DRAFT, SECOND_PROMPT
+from polydec.methods.registry.kit import IMAGE, MASKED_DRAFT, PROMPT_IMAGE, SECOND_PROMPT
 from polydec.request.ask import plan_request
 
 PROMPT, BESIDE = "The grey fox and the river and the grey fox and the", "nobody asked the river why"
@@ -25,7 +25,7 @@ BOUND = {
 METHODS = sorted(registry.of_family("ar"))
 READINGS = [n for n in METHODS if registry.get_recipe_module(n).CARD.kind == "reading"]
 """Methods that take no cache: a network of theirs reads an image at once."""
-ELSEWHERE = (MASKED_DRAFT, IMAGE)
+ELSEWHERE = (MASKED_DRAFT, IMAGE, PROMPT_IMAGE)
 """What the small model of this file is not given."""
 ONE_MODEL = [
     n

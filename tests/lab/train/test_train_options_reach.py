@@ -188,6 +188,7 @@ SMALL: dict[str, Mapping[str, Any]] = {
         "prefix": 2,
         "rank": 2,
     },
+    "x-decoder": {"target": "seer", "steps": 2, "rows": 2, "width": 16, "layers": 3},
     "jepa": {
         "target": "seer",
         "each": 3,

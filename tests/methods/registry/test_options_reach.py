@@ -131,6 +131,15 @@ CASES: dict[tuple[str, str], Case] = {
     ("prophet", "counted"): case(region=1, span=4, early=9.0, middle=9.0, late=9.0),
     ("prophet", "passes"): case(1, early=9.0, middle=1.0, late=0.5),
     ("stamp", "causal"): case(toy=Toy(image=True, most=48)),
+    **{
+        ("x-decoder", option): case(value, toy=Toy(image=True))
+        for option, value in (
+            ("names", "all"),
+            ("refer", "ab"),
+            ("region", "0,0,4,4"),
+            ("cached", False),
+        )
+    },
     ("stand", "longest"): case(1, toy=Toy(most=40)),
     ("svdd", "length"): case(1, toy=ENDING),
     ("svdd", "pull"): case(0.0, toy=ENDING, length=2),

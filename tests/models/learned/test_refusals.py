@@ -227,6 +227,7 @@ READ_STATES_ALONE = {
     "window-summary",
     "answer-embedder",
     "path-prefixes",
+    "query-decoder",
 }
 """These ask nothing of a model but its states."""
 
@@ -260,7 +261,8 @@ TAKEN = [
         "window-summary",
         "answer-embedder",
         "path-prefixes",
-    )  # no methods read these: see tests/laws/targets/test_thinking.py and tests/request/test_watching.py
+        "query-decoder",
+    )  # no methods read these, or behind an image alone: tests/laws/targets/test_thinking.py, tests/request/test_watching.py
 ]
 
 

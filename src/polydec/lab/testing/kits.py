@@ -62,5 +62,6 @@ def build(
         {} if memory is None else memory,
         language=language,
         strip=example_strip(),
+        shows_image=True,
     )
     return registry.build(name, kit, options)

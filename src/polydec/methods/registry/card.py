@@ -49,7 +49,7 @@ class Card:
     another library's, an earlier one of ours); arxiv: the paper's number there, "" where it has
     none; kind: "draft-and-verify", "unmasking", "insertion", "sampler", "search" (the n best
     texts), "rollouts" (of several drawn texts one), "routing" (two models share out the steps),
-    "reading" (a word in an image, by a network of its own), "drawing" (a picture of vectors),
+    "reading" (an image, by a network of its own), "drawing" (a picture of vectors),
     "constraint", "refresh", "steering" or "press"; family: "ar", "diffusion", "insertion", "patches" or "any";
     guarantee: what it promises, None where that cannot be said; needs: what a kit must hold,
     checked before anything runs; source: authors, paper, year; reduces_to: which simpler method it

@@ -119,10 +119,11 @@ class Kit:
     model reads beside the text (an encoder's input), none where it reads nothing; whole_prompt:
     whether rows of all the prompt's tokens can be asked for: not where an earlier text's cache
     stands behind an edit; prompt: the request's, none where it is not known or holds vectors;
-    strip: the image that the model reads beside the text, None where it reads none; seed: the
-    request's, for a law that is drawn once for it; other: what the model would say to other texts
-    than the prompt, None where that is no text; rows: where the rows of its pictures end with a
-    mark, None of others and of texts (the target's law has the mark there and nowhere else)."""
+    strip: the image that the model reads beside the text, None where it reads none; shows_image:
+    whether an image stands among the words of the prompt; seed: the request's, for a law that is
+    drawn once for it; other: what the model would say to other texts than the prompt, None where
+    that is no text; rows: where the rows of its pictures end with a mark, None of others and of
+    texts (the target's law has the mark there and nowhere else)."""
 
     target: Target
     small: Target | None = None
@@ -139,6 +140,7 @@ class Kit:
     whole_prompt: bool = True
     prompt: tuple[int, ...] = ()
     strip: PixelStrip | None = None
+    shows_image: bool = False
     seed: int = 0
     other: OtherPrompts | None = None
     rows: RowEndRule | None = None
@@ -559,6 +561,30 @@ class ImageNeed:
 
 
 @dataclass(frozen=True)
+class PromptImageNeed:
+    """An image among the words of the prompt."""
+
+    @property
+    def name(self) -> str:
+        return "image in the prompt"
+
+    def check_kit(self, kit: Kit, method: str) -> None:
+        """Check that the prompt has an image.
+
+        Args:
+            kit: What the recipe would be given.
+            method: By its name, for the sentence.
+
+        Raises:
+            MissingError: The kit does not have it.
+        """
+        if not kit.shows_image:
+            raise MissingError(
+                f"method {method} reads the image of a prompt: give one (--image) to a model of `polydec train vision`"
+            )
+
+
+@dataclass(frozen=True)
 class BlockCausalNeed:
     """A masked-diffusion model that is block-causal."""
 
@@ -660,5 +686,6 @@ SECOND_PROMPT = SecondPromptNeed()
 OWN_PROMPT = OwnPromptNeed()
 PLAIN_PROMPT = PlainPromptNeed()
 IMAGE = ImageNeed()
+PROMPT_IMAGE = PromptImageNeed()
 BLOCKS = BlockCausalNeed()
 PATCHES = ArtefactNeed("patch-head")
