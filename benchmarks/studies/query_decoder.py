@@ -1,7 +1,8 @@
 """X-Decoder on made scenes: captions, names, masks and phrases, and what a held caption saves.
 
     python -m benchmarks.studies.query_decoder --models DIR --csv lab/reports/query_decoder.csv
-        --times lab/reports/query_decoder_times.csv [--steps 500] [--layers 3] [--rows 8] [--seeds 0 1 2]
+        --times lab/reports/query_decoder_times.csv [--steps 600] [--layers 3] [--width 64] [--rows 8]
+        [--seeds 0 1 2]
 
 For each seed two query decoders are trained for `zoo:vision` by `polydec train x-decoder`: as published, and one whose object
 queries read the whole image in every layer (`--no-masked`). DIR keeps them; one that is there is not trained again. The
@@ -119,13 +120,14 @@ def main() -> None:
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--csv", required=True)
     parser.add_argument("--times", required=True)
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--width", type=int, default=64, help="of states")
     parser.add_argument("--rows", type=int, default=8, help="scenes of a step")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     given = parser.parse_args()
     torch.set_num_threads(1)
-    how = {"steps": given.steps, "layers": given.layers, "rows": given.rows}
+    how = {"steps": given.steps, "layers": given.layers, "width": given.width, "rows": given.rows}
     measured = list[dict[str, Any]]()
     timed = list[dict[str, Any]]()
     for seed in given.seeds:
