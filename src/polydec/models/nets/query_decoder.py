@@ -153,7 +153,9 @@ class QueryAttention(nn.Module):
             Shape ``[B, N, width]``.
         """
         # Keys and values lie in one tensor, keys first.
-        mixed = F.scaled_dot_product_attention(self._split(self.q(asks_BNW)), *memory, sees)
+        key_BHSD, value_BHSD = memory.unbind(0)
+        asked_BHND = self._split(self.q(asks_BNW))
+        mixed = F.scaled_dot_product_attention(asked_BHND, key_BHSD, value_BHSD, sees)
         return self.o(mixed.transpose(1, 2).flatten(2))
 
     def _split(self, x_BSW: Tensor) -> Tensor:
@@ -232,6 +234,11 @@ class QueryDecoderNetwork(nn.Module):
         self.text_map = nn.Linear(W, W)
 
     @property
+    def query_layers(self) -> list[QueryLayer]:
+        """The layers in their order."""
+        return [layer for layer in self.layers if isinstance(layer, QueryLayer)]
+
+    @property
     def layer_matrices(self) -> list[nn.Parameter]:
         """The matrices inside layers, for an optimiser of matrices."""
         inside = (*self.layers.parameters(), *self.text_layers.parameters())
@@ -246,7 +253,7 @@ class QueryDecoderNetwork(nn.Module):
         scales = (self.coarse(_cells(coarse_BWRC)), self.middle(_cells(map_BWRC)), fine_BFW)
         memories = list[Tensor]()
         # They do not depend on the queries, so they are made once for all passes.
-        for i, layer in enumerate(self.layers):
+        for i, layer in enumerate(self.query_layers):
             cell_BSW = scales[i % len(scales)]
             memories.append(
                 layer.image.keys_values(cell_BSW + self.scale_places[i % len(scales)], cell_BSW)
@@ -269,7 +276,7 @@ class QueryDecoderNetwork(nn.Module):
         """
         states = [rows.x_BNW]
         memories = list[Tensor]()
-        for i, layer in enumerate(self.layers):
+        for i, layer in enumerate(self.query_layers):
             # By the masks as they stand before this layer.
             image_sees = self._visible_cells(rows, features, i % len(features.scales))
             before = past[i] if past else None
@@ -417,7 +424,7 @@ class QueryDecoderNetwork(nn.Module):
         objects = self.sizes.objects
         word_BTW = self._word_states(phrase_BT, there_BT)
         # As keys and values before the copy's own: words ask nothing, and stay as they are.
-        past = [layer.queries.keys_values(word_BTW, word_BTW) for layer in self.layers]
+        past = [layer.queries.keys_values(word_BTW, word_BTW) for layer in self.query_layers]
         own_BS = F.pad(there_BT, (0, objects), value=True)
         copy = QueryRows(
             self.latents[:objects].expand(len(phrase_BT), -1, -1),

@@ -23,7 +23,7 @@ from polydec.models.learned.kinds.query_decoder import (
     find_named_objects,
     find_phrase,
 )
-from polydec.models.nets.query_decoder import QueryDecoderNetwork
+from polydec.models.nets.query_decoder import CaptionMemory, QueryDecoderNetwork
 
 
 @dataclass(frozen=True)
@@ -172,20 +172,15 @@ class CaptionTask:
             page: Gets the tokens.
 
         Returns:
-            None.
+            Nothing: an empty list.
         """
         latents = decoder.sizes.objects + 1
         # The mark before it counts as the first of its tokens.
         caption = [decoder.start]
-        memory = None
-        if self.cached:
-            read = partial(
-                QueryDecoderNetwork.read_image, vector_PH=vector_PH, region_1F=self.region_1F
-            )
-            memory = await page.ask_decoder(decoder, read, latents)
+        memory = await self._held_image(decoder, vector_PH, page) if self.cached else None
         # The buffer bounds a caption, as it does there.
         while page.takes_tokens and len(caption) <= decoder.sizes.longest:
-            if self.cached:
+            if memory is not None:
                 step = partial(QueryDecoderNetwork.read_token, memory=memory, token=caption[-1])
                 logit_V, memory = await page.ask_decoder(decoder, step, 1)
             else:
@@ -200,6 +195,15 @@ class CaptionTask:
             caption.append(int(logit_V.argmax()))
             page.write_token(caption[-1], logit_V.log_softmax(-1))
         return []
+
+    async def _held_image(
+        self, decoder: QueryDecoder, vector_PH: Tensor, page: AnswerPage
+    ) -> CaptionMemory:
+        """What a caption reads of the image, and of the latent queries."""
+        read = partial(
+            QueryDecoderNetwork.read_image, vector_PH=vector_PH, region_1F=self.region_1F
+        )
+        return await page.ask_decoder(decoder, read, decoder.sizes.objects + 1)
 
 
 @dataclass(frozen=True)
@@ -226,7 +230,7 @@ class NamingTask:
             A mask at the last token of each name.
         """
         find = partial(find_named_objects, vector_PH=vector_PH, names=self.names)
-        found = await page.ask_decoder(decoder, find, decoder.sizes.objects + 1)
+        found: list[FoundObject] = await page.ask_decoder(decoder, find, decoder.sizes.objects + 1)
         # Where the answer ends before a name does, that name has no mask.
         named = ((self.names[one.name], one) for one in found)
         masks = (_write_name(page, name, one, decoder.cell) for name, one in named)
