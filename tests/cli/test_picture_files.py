@@ -66,7 +66,7 @@ def test_a_model_of_texts_draws_nothing(tmp_path, run):
     )
     assert status != 0 and not out.exists()
     assert (
-        "zoo:tiny writes text, and only a model of pictures or method stamp has something to draw"
+        "zoo:tiny writes text, and only a model of pictures or a method of masks (stamp, x-decoder) has something to draw"
         in said
     )
 

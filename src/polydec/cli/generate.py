@@ -56,7 +56,7 @@ def generate(
         Path | None,
         typer.Option(
             help="write the picture to this file (.png), of a model of pictures, or the masks of "
-            "method stamp; several answers are numbered, NAME-1.png and so on"
+            "a method such as stamp; several answers are numbered, NAME-1.png and so on"
         ),
     ] = None,
     steered: SteeringFlags = SteeringFlags(),  # noqa: B008
@@ -136,7 +136,8 @@ def generate(
     ticket = engine.submit(ask, on=ignore_event if flags.trace is None else on_event, passes=passes)
     if out is not None and view is None and not ticket.plan.card.shows_masks:
         raise RequestError(
-            f"out is {str(out)!r}: {lm.name} writes text, and only a model of pictures or method stamp has something to draw"
+            f"out is {str(out)!r}: {lm.name} writes text, and only a model of pictures or a method of masks (stamp, x-decoder) "
+            "has something to draw"
         )
     opening = {"method": ticket.method, "trace": trace_header(lm, ticket)}
     print_unused_settings(lm, ticket.plan)
