@@ -175,8 +175,8 @@ MUTANTS = [
     Mutant(
         "masks: a stream has none",
         "serve/reply.py",
-        "            if choice.image_masks:",
-        "            if False:",
+        "            if choice.image_masks or choice.references:",
+        "            if choice.references:",
         f"{SENT}::test_a_stream_has_them_behind_the_text",
     ),
 ]

@@ -24,6 +24,7 @@ MORE = (
     "mutants_masks",
     "mutants_embeddings",
     "mutants_queries",
+    "mutants_triplets",
 )
 """Tables beside the first one."""
 

@@ -157,7 +157,7 @@ class RequestFlags:
         str | None,
         Option(
             "--constraint",
-            help="a kind of constraint that another package brings, NAME=VALUE",
+            help="another kind of constraint, NAME=VALUE: triplets=UNITS, or one that another package brings",
             rich_help_panel=CONSTRAINT,
         ),
     ] = None
@@ -287,7 +287,7 @@ class RequestFlags:
             "constraint", [self.constraint_] if self.constraint_ is not None else []
         )
         values = {"regex": self.regex, "choice": self.choice or None, **texts}
-        # --constraint is for kinds of other packages.
+        # --constraint is for kinds without a flag of their own.
         if clash := next((name for name in other if name in values), None):
             raise RequestError(
                 f"--constraint names {clash}, which has a flag of its own: --{clash.replace('_', '-')}"

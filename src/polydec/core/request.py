@@ -279,6 +279,25 @@ class ImageMask:
     patch: int
 
 
+@dataclass(frozen=True, eq=False)
+class ReferenceState:
+    """A reference of an answer to something that its prompt shows, with what the model thinks there.
+
+    Attributes:
+        place: Number of the token of the answer with which the reference is complete, from 0.
+        name: What is referred to.
+        unit: What a decoder makes of it, such as "box".
+        index: Number of the reference among those of its name, from 0.
+        state_H: The model's state where it reads that token, behind its final norm, ``[H]``.
+    """
+
+    place: int
+    name: str
+    unit: str
+    index: int
+    state_H: Tensor
+
+
 @dataclass(frozen=True)
 class Result:
     """One answer.
@@ -292,6 +311,7 @@ class Result:
         score: What a search ranked the answer by; None where nothing was ranked.
         choice: Number of the answer.
         masks: Parts of an image that its tokens stand for, in the order of these.
+        references: What it refers to, in the order of the tokens.
     """
 
     token_ids: tuple[int, ...]
@@ -302,3 +322,4 @@ class Result:
     score: float | None = None
     choice: int = 0
     masks: tuple[ImageMask, ...] = field(default=(), compare=False)
+    references: tuple[ReferenceState, ...] = field(default=(), compare=False)

@@ -17,14 +17,14 @@ from polydec.base.errors import PolydecError, RequestError
 from polydec.base.options import short_repr
 from polydec.core.decoder import request_streams
 from polydec.core.effects import Coro
-from polydec.core.request import ImageMask, PromptLogprob, Result, TokenLogprob
+from polydec.core.request import ImageMask, PromptLogprob, ReferenceState, Result, TokenLogprob
 from polydec.core.scheduler import RequestPass, ScheduledTask, Scheduler
 from polydec.core.trace import EditedEvent, Observer, OpenedEvent, TraceEvent, ignore_event
 from polydec.core.transcript import Transcript
 from polydec.laws.constraints.in_time import DeadlineLanguage
 from polydec.methods.economics.costs import PassCosts
 from polydec.models.sessions.reuse import cache_owner
-from polydec.models.text.mask_view import draw_masks, mask_json
+from polydec.models.text.mask_view import draw_masks, mask_json, reference_json
 from polydec.models.text.picture_view import DrawnPicture
 from polydec.models.text.token_texts import token_text
 from polydec.request.ask import bend_laws, choose_method, encode_prompts, validate_request
@@ -59,7 +59,7 @@ class Choice:
     it is one of the best of several, None where nothing was ranked; reasoning: what was thought before it, None
     where nothing was, or is parted from the text; tools: names of the tools that it might call;
     picture: what its tokens draw, of a model of pictures, or its masks; else None. image_masks: parts of the
-    prompt's image that its tokens stand for.
+    prompt's image that its tokens stand for; references: what its tokens refer to, with the model's states there.
     """
 
     text: str
@@ -71,6 +71,7 @@ class Choice:
     tools: frozenset[str] = field(default=frozenset(), repr=False)
     picture: DrawnPicture | None = field(default=None, compare=False)
     image_masks: tuple[ImageMask, ...] = field(default=(), compare=False)
+    references: tuple[ReferenceState, ...] = field(default=(), compare=False)
 
     @cached_property
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -191,6 +192,11 @@ class Completion:
         """Parts of the prompt's image that tokens of the first answer stand for."""
         return self.choices[0].image_masks
 
+    @property
+    def references(self) -> tuple[ReferenceState, ...]:
+        """What tokens of the first answer refer to, with the model's states there."""
+        return self.choices[0].references
+
     def to_json(self) -> dict[str, Any]:
         """The object of `polydec generate --json`."""
         out: dict[str, Any] = {
@@ -223,12 +229,16 @@ def _calls_json(c: Choice) -> dict[str, Any]:
 
 
 def picture_json(c: Choice) -> dict[str, Any]:
-    """What JSON says of an answer's picture and masks; nothing where it has none."""
-    if c.picture is None:
-        return {}
+    """What JSON says of an answer's picture, masks and references; nothing where it has none."""
+    out: dict[str, Any] = {}
+    if c.picture is not None:
+        out["b64_json"] = c.picture.base64_text
     # A picture alone is all of an answer; masks stand beside its text.
-    masks = {"masks": [mask_json(mask) for mask in c.image_masks]} if c.image_masks else {}
-    return {"b64_json": c.picture.base64_text, **masks}
+    if c.image_masks:
+        out["masks"] = [mask_json(mask) for mask in c.image_masks]
+    if c.references:
+        out["references"] = [reference_json(one) for one in c.references]
+    return out
 
 
 def _choice_json(c: Choice) -> dict[str, Any]:
@@ -374,7 +384,13 @@ class Ticket:
         if self.results:
             written = [
                 Choice(
-                    r.text, r.token_ids, r.finish_reason, r.logprobs, r.score, image_masks=r.masks
+                    r.text,
+                    r.token_ids,
+                    r.finish_reason,
+                    r.logprobs,
+                    r.score,
+                    image_masks=r.masks,
+                    references=r.references,
                 )
                 for r in self.results
             ]

@@ -37,7 +37,7 @@ FIELDS = {
     "guided_choice": "one of several texts",
     "span_of": "a part of this text",
     "grammar": "a grammar in llama.cpp's form, GBNF",
-    "constraint": "a kind that another package brings: an object of its name and value",
+    "constraint": "a kind of another name (triplets, or what another package brings): an object of its name and value",
 }
 """The fields that constrain an answer, of which a request has one, and what each holds."""
 

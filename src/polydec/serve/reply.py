@@ -183,11 +183,11 @@ class CompletionsAnswer:
             done: The completions of all prompts.
 
         Yields:
-            A chunk for each answer that has masks; one with counts and figures, where these are asked for.
+            A chunk for each answer that has masks or references; one with counts and figures, where these are asked for.
         """
-        # Masks are read when a text has ended.
+        # Masks and states are read when a text has ended.
         for index, choice in enumerate(c for completion in done for c in completion.choices):
-            if choice.image_masks:
+            if choice.image_masks or choice.references:
                 told = self.shape.chunk_choice(index, "", None, None)
                 yield self._chunk([{**told, **_masks_json(choice)}])
         if self.wanted.usage or self.wanted.details:
@@ -406,8 +406,8 @@ def thinking_tokens(done: Sequence[Completion]) -> dict[str, Any]:
 
 
 def _masks_json(choice: Choice) -> dict[str, Any]:
-    """What a choice says of the masks that its answer asks for: fields of our own."""
-    if not choice.image_masks:
+    """What a choice says of the masks that its answer asks for, and of its references: fields of our own."""
+    if not choice.image_masks and not choice.references:
         return {}
     return picture_json(choice)
 

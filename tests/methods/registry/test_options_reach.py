@@ -189,6 +189,7 @@ CASES: dict[tuple[str, str], Case] = {
         toy=Toy(seed=5, sharp=4.0, most=32, ends=True), tries=6, interval=4
     ),
     ("jump-forward", "depth"): case(1, toy=CONSTRAINED),
+    ("ref-vlm", "depth"): case(8, toy=CONSTRAINED),
     ("longspec", "widths"): case((1, 4), depth=2, nodes=5),  # so many levels and tokens both times
     ("continuous-speculative", "retries"): case(1, toy=Toy(most=48), widen=0.2),
     ("continuous-speculative", "doubled"): case(toy=Toy(most=48, answers=4), widen=0.5),

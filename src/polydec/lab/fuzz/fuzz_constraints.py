@@ -215,12 +215,19 @@ def _span(r: random.Random) -> Any:
     return r.choice(("The old river", "é🙂 naïve", "\ud800", "", "\x00", "a" * 5000, 5))
 
 
+def _triplets(r: random.Random) -> Any:
+    return r.choice(
+        ("box", "box,mask", " depth ,", "boxes", "", ["point"], ["box", 5], 5, "\ud800")
+    )
+
+
 KINDS: Mapping[str, Kind] = {
     "json_schema": _schema,
     "grammar": _grammar,
     "regex": _regex,
     "choice": _choice,
     "span_of": _span,
+    "triplets": _triplets,
 }
 
 

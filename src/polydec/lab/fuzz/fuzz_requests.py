@@ -348,6 +348,8 @@ def _constraint(r: random.Random) -> ClientInput:
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     elif kind == "grammar" and form == 0:
         body["grammar"] = value.replace(": ", " ::= ")
+    elif kind == "triplets":
+        body["constraint"] = {kind: value}
     elif kind != "span_of" and form == 1:
         name = {"json_schema": "json"}.get(kind, kind)
         body["structured_outputs"] = {name: value}

@@ -18,6 +18,7 @@ from polydec.laws.constraints.lark import LarkGrammar
 from polydec.laws.constraints.protocols import OutputConstraint
 from polydec.laws.constraints.regex import Regex
 from polydec.laws.constraints.span_of import SpanOf
+from polydec.laws.constraints.triplets import TripletGrammar
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ KINDS: Mapping[str, Callable[[Any], OutputConstraint | None]] = MappingProxyType
         "grammar": LarkGrammar,
         "choice": _choice,
         "span_of": SpanOf,
+        "triplets": TripletGrammar.of_value,
     }
 )
 """What each name takes."""

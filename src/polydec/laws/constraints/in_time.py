@@ -195,6 +195,9 @@ class DeadlineLanguage:
             state.look = state.used + AGAIN
         elif left - len(way) <= room:
             state.out = way
+        # What ends such a text soonest is known at once, and one token may lengthen it by much.
+        elif hasattr(self.inner, "closing_bytes"):
+            state.look = state.used + 1
         else:  # half of what may still be written freely, so that it may grow as fast
             state.look = state.used + max(1, (left - len(way) - room) // 2)
 

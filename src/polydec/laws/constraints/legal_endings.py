@@ -150,9 +150,11 @@ class LegalEndings:
         way = list[int]()
         uses = Counter[int]()
         known = {} if known is None else known
+        # Some languages know what ends their texts soonest.
+        next_bytes = getattr(language, "closing_bytes", language.forced_bytes)
         while len(way) < most:
-            # Forced bytes need no choice, and are written in the longest tokens.
-            if only := language.forced_bytes(state):
+            # Bytes without a choice are written in the longest tokens.
+            if only := next_bytes(state):
                 tokens, state = self._written(language, state, only)
             else:
                 mask_V = language.token_mask(state)

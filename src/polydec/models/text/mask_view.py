@@ -1,4 +1,4 @@
-"""What the masks of an answer look like."""
+"""What the masks of an answer look like, and what JSON says of its references."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from polydec.core.request import ImageMask
+from polydec.core.request import ImageMask, ReferenceState
 from polydec.models.text.picture_view import DrawnPicture
 
 INKS = (
@@ -58,3 +58,15 @@ def mask_json(mask: ImageMask) -> dict[str, Any]:
     # A logit of 0 says nothing, and counts as outside.
     rows = (mask.logit_HW > 0).int().tolist()
     return {"token": mask.place, "patches": ["".join(map(str, row)) for row in rows]}
+
+
+def reference_json(reference: ReferenceState) -> dict[str, Any]:
+    """A reference as JSON: the number of the token with which it is complete, what it refers to, and the model's state
+    there, a list of numbers."""
+    return {
+        "token": reference.place,
+        "name": reference.name,
+        "unit": reference.unit,
+        "index": reference.index,
+        "state": reference.state_H.tolist(),
+    }

@@ -1,0 +1,108 @@
+"""Mutants of texts of triplets and of the states of their references: each takes out what REF-VLM promises here."""
+
+from mutant import Mutant
+
+GRAMMAR = "tests/laws/constraints/test_triplets.py"
+READING = "tests/methods/speculative/loop/test_reference_reading.py"
+WORD_BY_WORD = f"{GRAMMAR}::test_an_answer_is_held_to_its_plan_word_by_word"
+
+MUTANTS = [
+    Mutant(
+        "triplets: an answer may end before all that was planned has stood",
+        "laws/constraints/triplets.py",
+        "state.part is self.free and not state.left and",
+        "state.part is self.free and",
+        WORD_BY_WORD,
+    ),
+    Mutant(
+        "triplets: concepts may stand again",
+        "laws/constraints/triplets.py",
+        "            left = state.left[1:]\n",
+        "            left = state.left[1:] or state.left\n",
+        WORD_BY_WORD,
+    ),
+    Mutant(
+        "triplets: marks in free text",
+        "laws/constraints/triplets.py",
+        'Regex("[^<]*")',
+        'Regex("(.|\\n)*")',
+        WORD_BY_WORD,
+    ),
+    Mutant(
+        "triplets: indices of references do not count up",
+        "laws/constraints/triplets.py",
+        'f"[{at}]{REFERENCE}" for at in range(self.count)',
+        'f"[0]{REFERENCE}" for at in range(self.count)',
+        WORD_BY_WORD,
+    ),
+    Mutant(
+        "triplets: a reference more than was planned",
+        "laws/constraints/triplets.py",
+        "for at in range(self.count))",
+        "for at in range(self.count + 1))",
+        WORD_BY_WORD,
+    ),
+    Mutant(
+        "triplets: more references are planned than tokens spell",
+        "laws/constraints/triplets.py",
+        "range(1, groups.most_references(self.units) + 1)",
+        "range(1, MOST + 1)",
+        f"{GRAMMAR}::test_only_what_the_vocabulary_spells_is_planned",
+    ),
+    Mutant(
+        "triplets: units that were not asked for are planned",
+        "laws/constraints/triplets.py",
+        "<Unit>(?:{'|'.join(self.units)})</Unit> Num",
+        "<Unit>(?:{'|'.join(UNITS)})</Unit> Num",
+        f"{GRAMMAR}::test_only_what_the_vocabulary_spells_is_planned",
+    ),
+    Mutant(
+        "triplets: a text is not held to its plan when it is read",
+        "laws/constraints/triplets.py",
+        " or groups != [one.group for one in planned]:",
+        ":",
+        f"{GRAMMAR}::test_texts_of_plans_are_read_as_these_plans",
+    ),
+    Mutant(
+        "triplets: nobody says what ends a text soonest",
+        "laws/constraints/legal_endings.py",
+        'getattr(language, "closing_bytes", language.forced_bytes)',
+        "language.forced_bytes",
+        f"{GRAMMAR}::test_random_texts_parse_to_their_plans_and_end_in_time[0]",
+    ),
+    Mutant(
+        "ref-vlm: states of the tokens before the references",
+        "methods/speculative/loop/reference_reading.py",
+        "nodes = [place - places[0] for place in places]",
+        "nodes = [max(place - places[0] - 1, 0) for place in places]",
+        f"{READING}::test_each_reference_has_its_triplet_and_the_state_where_its_token_is_read",
+    ),
+    Mutant(
+        "ref-vlm: states before the final norm",
+        "methods/speculative/loop/reference_reading.py",
+        "session.normed_states(scores.hidden_NH[nodes])",
+        "scores.hidden_NH[nodes]",
+        f"{READING}::test_each_reference_has_its_triplet_and_the_state_where_its_token_is_read",
+    ),
+    Mutant(
+        "ref-vlm: the session of the states stays open",
+        "methods/speculative/loop/reference_reading.py",
+        "            session.close()",
+        "            pass",
+        f"{READING}::test_a_session_ends_with_its_answer",
+    ),
+    Mutant(
+        "ref-vlm: depth drafts nothing",
+        "methods/speculative/recipes/ref_vlm.py",
+        "FixedPolicy(depth)",
+        "FixedPolicy(0)",
+        f"{READING}::test_what_the_grammar_leaves_no_choice_about_is_drafted_and_states_stay",
+    ),
+    Mutant(
+        "ref-vlm: JSON has no states",
+        "models/text/mask_view.py",
+        '        "state": reference.state_H.tolist(),\n',
+        "",
+        f"{READING}::test_the_command_line_gives_states_as_json",
+    ),
+]
