@@ -59,7 +59,7 @@ MUTANTS = [
     Mutant(
         "triplets: a text is not held to its plan when it is read",
         "laws/constraints/triplets.py",
-        " or groups != [one.group for one in planned]:",
+        " or groups != [one.answer_group for one in planned]:",
         ":",
         f"{GRAMMAR}::test_texts_of_plans_are_read_as_these_plans",
     ),

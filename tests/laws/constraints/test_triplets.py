@@ -142,7 +142,7 @@ def test_texts_of_plans_are_read_as_these_plans():
             PlannedTriplet(rng.choice(names), rng.choice(("box", "depth")), rng.randint(1, MOST))
             for _ in range(rng.randint(0, 3))
         )
-        text = f"{plan_text(planned)} It has {' and '.join(x.group for x in planned)}."
+        text = f"{plan_text(planned)} It has {' and '.join(x.answer_group for x in planned)}."
         assert read_triplets(text) == planned
         assert read_triplets(text.replace("<Phrase>", "<Phrase> ")) == planned
         for wrong in (
@@ -153,7 +153,7 @@ def test_texts_of_plans_are_read_as_these_plans():
             text.replace(" Num: ", " Num: 0", 1),
             f"{text}<REF>",
             f" {text}",
-            text.removesuffix(planned[-1].group + ".")
+            text.removesuffix(planned[-1].answer_group + ".")
             if planned
             else text[:-9].partition("</T")[0],
         ):
@@ -163,7 +163,7 @@ def test_texts_of_plans_are_read_as_these_plans():
     with pytest.raises(RequestError, match="begin with a plan"):
         read_triplets("a cat")
     with pytest.raises(RequestError):
-        read_triplets(plan_text([CAT] * (MOST + 1)) + CAT.group * (MOST + 1))
+        read_triplets(plan_text([CAT] * (MOST + 1)) + CAT.answer_group * (MOST + 1))
 
 
 def test_a_token_may_hold_several_references_or_a_part_of_one():

@@ -54,12 +54,12 @@ class PlannedTriplet:
     count: int
 
     @property
-    def line(self) -> str:
+    def plan_line(self) -> str:
         """How a plan says it."""
         return f"\n- Name: {self.name} Unit: <Unit>{self.unit}</Unit> Num: {self.count}"
 
     @property
-    def group(self) -> str:
+    def answer_group(self) -> str:
         """How an answer says it, with its references."""
         marks = "".join(f"[{at}]{REFERENCE}" for at in range(self.count))
         return f"<Phrase>{self.name}</Phrase>(<Unit>{self.unit}</Unit>{marks})"
@@ -69,7 +69,7 @@ def plan_text(planned: Sequence[PlannedTriplet]) -> str:
     """The plan of an answer with these concepts, in their order."""
     if not planned:
         return NO_UNITS
-    return f"{PLAN_HEAD}{''.join(one.line for one in planned)}\n{PLAN_END}"
+    return f"{PLAN_HEAD}{''.join(one.plan_line for one in planned)}\n{PLAN_END}"
 
 
 def read_triplets(text: str) -> tuple[PlannedTriplet, ...]:
@@ -91,7 +91,7 @@ def read_triplets(text: str) -> tuple[PlannedTriplet, ...]:
         raise RequestError(f"the answer begins with {short_repr(text)}: it must begin with a plan")
     # One space may stand before a name, as some tokenizers write words so.
     groups = [found[0].replace("<Phrase> ", "<Phrase>") for found in _GROUP.finditer(said)]
-    if "<" in _GROUP.sub("", said) or groups != [one.group for one in planned]:
+    if "<" in _GROUP.sub("", said) or groups != [one.answer_group for one in planned]:
         raise RequestError(
             f"the answer goes on with {short_repr(said)}: its plan has {short_repr(list(planned))}"
         )
@@ -299,7 +299,7 @@ class GroupSpelling:
         return self._known[planned]
 
     def _spelled_group(self, planned: PlannedTriplet) -> TripletGroup:
-        named = planned.group
+        named = planned.answer_group
         spaced = named.replace("<Phrase>", "<Phrase> ", 1)
         texts = list[str]()
         # A token may begin with the space before a mark, or before a name.
@@ -358,7 +358,7 @@ class TripletLanguage:
                 inner = at.part.next_state(at.inner, token)
                 if at.part is self.free:
                     return replace(at, inner=inner)
-                return self._behind(replace(at, inner=inner, said=at.said + piece))
+                return self._behind_part(replace(at, inner=inner, said=at.said + piece))
         return DEAD
 
     def allows_token(self, state: TripletState, token: int) -> bool:
@@ -372,7 +372,7 @@ class TripletLanguage:
             True where it may.
         """
         if token in self.groups.ends:
-            return state.part is self.free and not state.left and self._complete(state)
+            return state.part is self.free and not state.left and self._is_complete(state)
         return self.next_state(state, token) is not DEAD
 
     def token_mask(self, state: TripletState) -> Tensor:
@@ -417,14 +417,14 @@ class TripletLanguage:
     def _group_begun(self, state: TripletState) -> TripletState:
         """The state before the group that may follow free text; nothing is allowed there where none may."""
         # A group never begins inside a character.
-        if state.part is not self.free or not state.left or not self._complete(state):
+        if state.part is not self.free or not state.left or not self._is_complete(state):
             return DEAD
         language = self.groups.group_of(state.left[0]).language
         return TripletState(language, language.start_state(), b"", state.left)
 
-    def _behind(self, state: TripletState) -> TripletState:
+    def _behind_part(self, state: TripletState) -> TripletState:
         """The state behind a plan or a group where it is complete; else the state itself."""
-        if not self._complete(state):
+        if not self._is_complete(state):
             return state
         if state.left is None:
             left = _read_plan(state.said.decode(), self.units)
@@ -432,7 +432,7 @@ class TripletLanguage:
             left = state.left[1:]
         return TripletState(self.free, self.free.start_state(), b"", left)
 
-    def _complete(self, state: TripletState) -> bool:
+    def _is_complete(self, state: TripletState) -> bool:
         """Whether the part that is being written may end here."""
         part = state.part
         return part is not None and any(

@@ -3,10 +3,10 @@
 import json
 import sys
 
-import micro
 import pytest
 import torch
 
+import micro
 from polydec import Sampling, generate, load
 from polydec.base.errors import RequestError
 from polydec.cli.main import main
