@@ -175,8 +175,8 @@ MUTANTS = [
     Mutant(
         "masks: a stream has none",
         "serve/reply.py",
-        "            if choice.image_masks or choice.references:",
-        "            if choice.references:",
+        "            if choice.image_masks or choice.reference_states:",
+        "            if choice.reference_states:",
         f"{SENT}::test_a_stream_has_them_behind_the_text",
     ),
 ]

@@ -3,6 +3,7 @@
 from mutant import Mutant
 
 GRAMMAR = "tests/laws/constraints/test_triplets.py"
+TRAINED = "tests/lab/train/test_train_ref_vlm.py"
 READING = "tests/methods/speculative/loop/test_reference_reading.py"
 WORD_BY_WORD = f"{GRAMMAR}::test_an_answer_is_held_to_its_plan_word_by_word"
 
@@ -104,5 +105,92 @@ MUTANTS = [
         '        "state": reference.state_H.tolist(),\n',
         "",
         f"{READING}::test_the_command_line_gives_states_as_json",
+    ),
+    Mutant(
+        "ref-vlm: answers have no boxes and masks",
+        "methods/speculative/recipes/ref_vlm.py",
+        "kit.find_artefact(UnitDecoders)",
+        "None",
+        f"{TRAINED}::test_what_was_trained_is_what_decodes",
+    ),
+    Mutant(
+        "ref-vlm: an image of other patches is found out behind the prompt's pass",
+        "methods/speculative/loop/reference_reading.py",
+        "        self._image_of(session)\n\n",
+        "\n",
+        f"{TRAINED}::test_an_image_of_other_patches_is_refused_before_any_pass",
+    ),
+    Mutant(
+        "ref-vlm: boxes are decoded one by one",
+        "models/learned/kinds/unit_decoders.py",
+        "            box_R4 = self.network.decode_boxes(state_RH, _for_each(image_NH, state_RH))\n",
+        "            box_R4 = torch.cat(\n"
+        "                [self.network.decode_boxes(x[None], _for_each(image_NH, x[None])) for x in state_RH]\n"
+        "            )\n",
+        f"{TRAINED}::test_all_boxes_of_an_answer_are_decoded_at_once",
+    ),
+    Mutant(
+        "ref-vlm: one projector for both units",
+        "models/learned/kinds/unit_decoders.py",
+        "query_R1I = self.mask_query(state_RH)[:, None]",
+        "query_R1I = self.box_query(state_RH)[:, None]",
+        f"{TRAINED}::test_each_unit_asks_the_image_by_a_projector_of_its_own",
+    ),
+    Mutant(
+        "ref-vlm: boxes without a look at the image",
+        "models/learned/kinds/unit_decoders.py",
+        "torch.cat([query_R1I[:, 0], seen_RI], 1)",
+        "torch.cat([query_R1I[:, 0], 0 * seen_RI], 1)",
+        f"{TRAINED}::test_each_unit_asks_the_image_by_a_projector_of_its_own",
+    ),
+    Mutant(
+        "ref-vlm: boxes as shares of the image",
+        "models/learned/kinds/unit_decoders.py",
+        "zip(boxed, box_R4 * side_4, strict=True)",
+        "zip(boxed, box_R4, strict=True)",
+        f"{TRAINED}::test_what_was_trained_is_what_decodes",
+    ),
+    Mutant(
+        "train ref-vlm: states before the references are decoded",
+        "lab/train/ref_vlm.py",
+        "    state_RH = state_BTH[rows.token_BT == ids[REFERENCE]]\n    right =",
+        "    state_RH = state_BTH[rows.token_BT.roll(-1, 1) == ids[REFERENCE]]\n    right =",
+        f"{TRAINED}::test_the_loss_is_that_of_texts_boxes_and_masks",
+    ),
+    *(
+        Mutant(
+            f"train ref-vlm: no {name}",
+            "lab/train/ref_vlm.py",
+            old,
+            new,
+            f"{TRAINED}::test_the_loss_is_that_of_texts_boxes_and_masks",
+        )
+        for name, old, new in (
+            ("distance of sides", "loss + spec.distance * F.l1", "loss + 0.0 * F.l1"),
+            ("generalised overlap", "loss + spec.overlap * gen", "loss + 0.0 * gen"),
+            ("cross-entropy of patches", "loss + spec.cross_entropy * each", "loss + 0.0 * each"),
+            ("Dice loss", "+ spec.dice * dice_loss", "+ 0.0 * dice_loss"),
+        )
+    ),
+    Mutant(
+        "train ref-vlm: no frame in the generalised overlap",
+        "lab/train/ref_vlm.py",
+        "share_R - (frame_R - any_R) / frame_R",
+        "share_R",
+        f"{TRAINED}::test_overlaps_of_boxes",
+    ),
+    Mutant(
+        "train ref-vlm: questions without a plan that nothing is decoded",
+        "lab/train/scene_triplets.py",
+        '"<True>" if lines else "<False>"',
+        '"<True>"',
+        f"{TRAINED}::test_questions_have_the_triplets_of_their_scene",
+    ),
+    Mutant(
+        "train ref-vlm: a colour has one reference",
+        "lab/train/scene_triplets.py",
+        'SceneConcept(f"{coloured.colour} things", units[2], alike)',
+        'SceneConcept(f"{coloured.colour} things", units[2], alike[:1])',
+        f"{TRAINED}::test_questions_have_the_triplets_of_their_scene",
     ),
 ]

@@ -289,6 +289,8 @@ class ReferenceState:
         unit: What a decoder makes of it, such as "box".
         index: Number of the reference among those of its name, from 0.
         state_H: The model's state where it reads that token, behind its final norm, ``[H]``.
+        box: Where it lies in the prompt's last image: left, upper, right and lower side in pixels, as the model
+            reads the image. None: nothing has decoded it.
     """
 
     place: int
@@ -296,6 +298,7 @@ class ReferenceState:
     unit: str
     index: int
     state_H: Tensor
+    box: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)

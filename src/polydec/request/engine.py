@@ -59,7 +59,7 @@ class Choice:
     it is one of the best of several, None where nothing was ranked; reasoning: what was thought before it, None
     where nothing was, or is parted from the text; tools: names of the tools that it might call;
     picture: what its tokens draw, of a model of pictures, or its masks; else None. image_masks: parts of the
-    prompt's image that its tokens stand for; references: what its tokens refer to, with the model's states there.
+    prompt's image that its tokens stand for; reference_states: what its tokens refer to, with the model's states there.
     """
 
     text: str
@@ -71,7 +71,7 @@ class Choice:
     tools: frozenset[str] = field(default=frozenset(), repr=False)
     picture: DrawnPicture | None = field(default=None, compare=False)
     image_masks: tuple[ImageMask, ...] = field(default=(), compare=False)
-    references: tuple[ReferenceState, ...] = field(default=(), compare=False)
+    reference_states: tuple[ReferenceState, ...] = field(default=(), compare=False)
 
     @cached_property
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -193,9 +193,9 @@ class Completion:
         return self.choices[0].image_masks
 
     @property
-    def references(self) -> tuple[ReferenceState, ...]:
+    def reference_states(self) -> tuple[ReferenceState, ...]:
         """What tokens of the first answer refer to, with the model's states there."""
-        return self.choices[0].references
+        return self.choices[0].reference_states
 
     def to_json(self) -> dict[str, Any]:
         """The object of `polydec generate --json`."""
@@ -236,8 +236,8 @@ def picture_json(c: Choice) -> dict[str, Any]:
     # A picture alone is all of an answer; masks stand beside its text.
     if c.image_masks:
         out["masks"] = [mask_json(mask) for mask in c.image_masks]
-    if c.references:
-        out["references"] = [reference_json(one) for one in c.references]
+    if c.reference_states:
+        out["references"] = [reference_json(one) for one in c.reference_states]
     return out
 
 
@@ -390,7 +390,7 @@ class Ticket:
                     r.logprobs,
                     r.score,
                     image_masks=r.masks,
-                    references=r.references,
+                    reference_states=r.references,
                 )
                 for r in self.results
             ]

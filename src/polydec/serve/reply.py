@@ -187,7 +187,7 @@ class CompletionsAnswer:
         """
         # Masks and states are read when a text has ended.
         for index, choice in enumerate(c for completion in done for c in completion.choices):
-            if choice.image_masks or choice.references:
+            if choice.image_masks or choice.reference_states:
                 told = self.shape.chunk_choice(index, "", None, None)
                 yield self._chunk([{**told, **_masks_json(choice)}])
         if self.wanted.usage or self.wanted.details:
@@ -407,7 +407,7 @@ def thinking_tokens(done: Sequence[Completion]) -> dict[str, Any]:
 
 def _masks_json(choice: Choice) -> dict[str, Any]:
     """What a choice says of the masks that its answer asks for, and of its references: fields of our own."""
-    if not choice.image_masks and not choice.references:
+    if not choice.image_masks and not choice.reference_states:
         return {}
     return picture_json(choice)
 

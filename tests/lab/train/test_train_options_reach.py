@@ -189,6 +189,7 @@ SMALL: dict[str, Mapping[str, Any]] = {
         "rank": 2,
     },
     "x-decoder": {"target": "seer", "steps": 2, "rows": 2, "width": 16, "layers": 3},
+    "ref-vlm": {"target": "seer", "steps": 2, "rows": 2, "inner": 8},
     "jepa": {
         "target": "seer",
         "each": 3,

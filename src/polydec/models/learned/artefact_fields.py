@@ -261,6 +261,26 @@ class MaskHeadFields(StrictFields):
         return self
 
 
+class UnitDecoderFields(StrictFields):
+    """config.json of what makes boxes and masks of states.
+
+    Attributes:
+        rows: Rows of patches of an image.
+        columns: Patches of a row.
+        patch: Pixels of a patch's side.
+        width: Size of the states.
+        inner: Size of queries.
+    """
+
+    vocab_size: Annotated[int, Field(ge=2, le=1 << 24)]
+    tokenizer: Annotated[str, Field(max_length=100)]
+    rows: Annotated[int, Field(ge=1, le=1 << 10)]
+    columns: Annotated[int, Field(ge=1, le=1 << 10)]
+    patch: Annotated[int, Field(ge=1, le=1 << 10)]
+    width: Annotated[int, Field(ge=1, le=1 << 20)]
+    inner: Annotated[int, Field(ge=1, le=1 << 16)]
+
+
 class PatchHeadFields(StrictFields):
     """config.json of what draws patches of pictures behind a model's states.
 

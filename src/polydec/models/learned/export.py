@@ -28,6 +28,7 @@ WHY: Mapping[str, str] = MappingProxyType(
         "answer-embedder": "it foretells embeddings of answers and drafts none",
         "upsampler": "neither drafts pictures at a low resolution",
         "mask-head": "neither reads a mask in one pass over tokens that see one another",
+        "unit-decoders": "neither decodes boxes and masks of an answer's states",
         "patch-head": "neither draws tokens that are vectors",
         "heads": "Medusa's (`polydec train heads --kind medusa-published`) read what left the last norm; neither has Hydra",
         "eagle": "theirs (`polydec train eagle --kind eagle-published`) has no norm before attention or the head",

@@ -61,12 +61,13 @@ def mask_json(mask: ImageMask) -> dict[str, Any]:
 
 
 def reference_json(reference: ReferenceState) -> dict[str, Any]:
-    """A reference as JSON: the number of the token with which it is complete, what it refers to, and the model's state
-    there, a list of numbers."""
+    """A reference as JSON: the number of the token with which it is complete, what it refers to, its box where it has
+    one, and the model's state there, a list of numbers."""
     return {
         "token": reference.place,
         "name": reference.name,
         "unit": reference.unit,
         "index": reference.index,
+        **({} if reference.box is None else {"box": list(reference.box)}),
         "state": reference.state_H.tolist(),
     }

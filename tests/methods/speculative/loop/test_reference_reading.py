@@ -179,7 +179,7 @@ def test_the_command_line_gives_states_as_json(folder, monkeypatch, capsys):
     answers = (
         (seed, generate(lm, "The", seed=seed, sampling=sampling, **fields)) for seed in range(9)
     )
-    seed, want = next(pair for pair in answers if pair[1].references)
+    seed, want = next(pair for pair in answers if pair[1].reference_states)
     args = ["generate", "The", "--model", str(folder), "--draft", "none", "--method", "ref-vlm"]
     args += ["--constraint", "triplets=box,mask", "--finish", "--set", "depth=8"]
     args += ["--temperature", "1", "--max-tokens", "120", "--seed", str(seed), "--json"]
@@ -188,8 +188,8 @@ def test_the_command_line_gives_states_as_json(folder, monkeypatch, capsys):
         main()
     told = json.loads(capsys.readouterr().out)
     assert told["text"] == want.text
-    assert sum(one.count for one in read_triplets(told["text"])) == len(want.references)
-    for one, other in zip(told["references"], want.references, strict=True):
+    assert sum(one.count for one in read_triplets(told["text"])) == len(want.reference_states)
+    for one, other in zip(told["references"], want.reference_states, strict=True):
         assert (one["token"], one["name"]) == (other.place, other.name)
         assert (one["unit"], one["index"]) == (other.unit, other.index)
         torch.testing.assert_close(torch.tensor(one["state"]), other.state_H, atol=1e-4, rtol=1e-3)

@@ -14,14 +14,16 @@ from polydec.methods.registry.published_presets import PublishedPreset
 CARD = Card(
     name="ref-vlm",
     title="REF-VLM (triplets)",
-    summary="Writes as plain does, and gives the model's state at each reference of a text of triplets.",
+    summary="Gives the model's state at each reference of a text of triplets, and boxes and masks that are decoded of it.",
     kind="draft-and-verify",
     family="ar",
     guarantee=Exactness.LAW,
     source="REF-VLM: triplet-based referring paradigm for unified visual decoding, 2025",
     reduces_to="plain in its text; jump-forward where depth is above 0",
     parent="plain",
-    home="answers under --constraint triplets=box,mask",
+    home="a vision-language model of `polydec train ref-vlm`",
+    needs_training=True,
+    shows_masks=True,
     aliases=("triplets", "triplet-decoding", "referring"),
     unexercised=dict.fromkeys(
         ("drafted", "accepted", "rejected"), "the text is written token by token"
@@ -43,6 +45,7 @@ def build(
     from polydec.methods.speculative.loop.speculative import SpeculativeDecoder
     from polydec.methods.speculative.policies.fixed import FixedPolicy
     from polydec.methods.speculative.verifiers.match import MatchVerifier
+    from polydec.models.learned.kinds.unit_decoders import UnitDecoders
 
     vocab = kit.target.vocab
     return SpeculativeDecoder(
@@ -50,5 +53,5 @@ def build(
         JumpForwardDrafter(vocab, kit.language),
         MatchVerifier(),
         FixedPolicy(depth),
-        reading=ReferenceReading.of_vocabulary(vocab),
+        reading=ReferenceReading.of_vocabulary(vocab, kit.find_artefact(UnitDecoders)),
     )
