@@ -18,6 +18,9 @@ class TokenLanguage(Protocol[S]):
     States are values: a step changes none, so any number of drafts can go on from one. `next_state` is
     total: behind a token that is not allowed lies a state from which nothing is. A token that ends
     the answer is allowed where the text is complete, and nothing is behind it.
+
+    A language that knows by which bytes its texts end soonest may have a method `closing_bytes`, of a state
+    as `forced_bytes` is: a way out (`LegalEndings`) then follows it.
     """
 
     @property
