@@ -211,8 +211,11 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     small = {k: replace(v, rows=1, length=64) for k, v in lm.PRESETS.items()}  # of text a step
     monkeypatch.setattr(lm, "PRESETS", small)
+
     # What a sharpened model writes is measured without a cache: a minute of a core.
-    unwritten = lambda network, rows_BT, count: rows_BT.new_zeros(len(rows_BT), count)
+    def unwritten(network, rows_BT, count):
+        return rows_BT.new_zeros(len(rows_BT), count)
+
     monkeypatch.setattr(hyperfit, "continue_greedily", unwritten)
     for name, content in FILES.items():
         (here / name).write_text(content)
