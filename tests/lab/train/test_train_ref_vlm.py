@@ -156,7 +156,7 @@ def test_what_was_trained_is_what_decodes(trained, lm):
     network, ids = made_network(trained[0])
     network.llava.read_published(sources.open_source(trained[0].out).weights)
     network.units = lm.artefacts[0].network
-    chosen = examples(2)
+    chosen = examples(1, seed=5)
     pictures = [one.example for one in chosen]
     rows = pack_questions(pictures, ids)
     with torch.no_grad():
@@ -304,9 +304,9 @@ def test_triplets_are_learned_and_measured(trained, seer):
     """Some steps on one picture: texts, boxes and masks come out, and the measure says so."""
     network, ids = made_network(trained[0])
     chosen = examples(1, seed=5)
-    optimiser = torch.optim.Adam(network.parameters(), lr=5e-3)
+    optimiser = torch.optim.Adam(network.parameters(), lr=1e-2)
     before = measure_triplets(network, chosen, ids)[1]
-    for _ in range(60):
+    for _ in range(90):
         optimiser.zero_grad()
         triplet_training_loss(network, chosen, ids, trained[0]).backward()
         optimiser.step()
