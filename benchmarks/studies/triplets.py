@@ -87,7 +87,7 @@ WAYS = (
 )
 
 
-def trained_model(models: Path, seed: int, how: dict[str, int]) -> LoadedModel:
+def trained_model(models: Path, seed: int, how: dict[str, Any]) -> LoadedModel:
     """The model of a seed, which is trained unless it is there."""
     at = models / f"seed-{seed}"
     if not (at / RESULT).exists():
