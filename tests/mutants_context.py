@@ -82,8 +82,8 @@ MUTANTS = [
     Mutant(
         "refrag: the policy's training moves the encoder",
         TRAINED,
-        "network.train_only_parts(network.choosing)",
-        "network.train_only_parts(network.choosing, network.encoding)",
+        "network.train_only_parts(network.selector_parameters)",
+        "network.train_only_parts(network.selector_parameters, network.encoding)",
         REFRAG + "test_the_stages_train_their_parts_and_the_engine_reads_as_in_training",
     ),
     Mutant(

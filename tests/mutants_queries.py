@@ -73,8 +73,8 @@ MUTANTS = [
     Mutant(
         "x-decoder: names are no texts",
         "models/nets/query_decoder.py",
-        "        return self.meaning_vectors(state_BQW) @ torch.cat([name_CW, nothing_1W]).T",
-        "        return self.meaning_vectors(state_BQW) @ torch.cat([0 * name_CW, nothing_1W]).T",
+        "self.meaning_vectors(state_BQW) @ torch.cat([name_CW, nothing_1W]).T",
+        "self.meaning_vectors(state_BQW) @ torch.cat([0 * name_CW, nothing_1W]).T",
         f"{NETWORK}::test_names_are_any_texts_and_nothing_is_one_of_them",
     ),
     Mutant(

@@ -70,7 +70,7 @@ NO_NOUNS = frozenset(
     )
 )
 """Participles and prepositions that stood for nouns. One of them may be a word of a longer name."""
-MOST_METHODS_OF_ONE_WORD = 345
+MOST_METHODS_OF_ONE_WORD = 344
 MOST_METHODS_OF_NO_NOUN = 14
 MOST_PARALLEL_ASSIGNMENTS = 137
 """How many there are still. Whoever mends some lowers these."""

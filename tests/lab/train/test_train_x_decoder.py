@@ -212,7 +212,9 @@ def test_what_was_trained_is_what_decodes(folder, seer, llava):
     example = draw_query_example(np.random.default_rng(9), unseen=True)
     batch = pack_queries([example], *llava)
     with torch.no_grad():
-        want = query_decoder.find_phrase(decoder.network, batch.vector_BPH[0], batch.phrases[0])
+        want = query_decoder.find_phrase(
+            decoder.query_network, batch.vector_BPH[0], batch.phrases[0]
+        )
     source = Image(DrawnPicture(example.pixels).png_file)
     answer = generate(lm, "x", source=source, method="x-decoder", options={"refer": example.phrase})
     (mask,) = answer.image_masks

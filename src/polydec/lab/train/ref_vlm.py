@@ -216,6 +216,7 @@ def triplet_tokenizer(words: Sequence[str]) -> Tokenizer:
     tokenizer.normalizer = normalizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
         [normalizers.Lowercase(), plain, normalizers.Strip()]
     )
+    # A word takes the space before it along, so that answers are spelled token by token.
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.decoder = decoders.Metaspace()  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.add_special_tokens(
@@ -239,6 +240,7 @@ def draw_triplet_example(rng: np.random.Generator, *, unseen: bool) -> TripletEx
     scene = draw_scene(rng, unseen=unseen)
     pixels = draw_scene_pixels(scene, rng)
     questions = draw_triplet_questions(scene, rng)
+    # The model learns words alone; what they refer to stands beside them.
     asked = tuple(one.question for one in questions)
     return TripletExample(SceneExample(scene, pixels, asked), questions)
 
@@ -281,6 +283,7 @@ def triplet_training_loss(
     pictures = [one.example for one in examples]
     rows = pack_questions(pictures, ids)
     state_BTH, image_BPH = network(example_pixels(pictures), rows)
+    # Only answers are learned, not what they answer.
     asked_BT = rows.right_BT >= 0
     logits_NV = network.llava.language.token_logits(state_BTH[asked_BT])
     loss = F.cross_entropy(logits_NV, rows.right_BT[asked_BT])
@@ -289,6 +292,7 @@ def triplet_training_loss(
     right = reference_rows(examples)
     image_RPH = image_BPH[right.picture_R]
     boxed_R = right.boxed_R
+    # A step may hold references of one unit alone, and a mean over none is no number.
     if boxed_R.any():
         box_R4 = network.units.decode_boxes(state_RH[boxed_R], image_RPH[boxed_R])
         loss = loss + spec.distance * F.l1_loss(box_R4, right.box_R4[boxed_R])
@@ -311,7 +315,7 @@ def box_overlaps(made_R4: Tensor, right_R4: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Both, each of shape ``[R]``: 0 to 1, and -1 to 1.
     """
-
+    # The inner corners bound what both cover, the outer ones their common frame.
     low = torch.maximum(made_R4[:, :2], right_R4[:, :2])
     high = torch.minimum(made_R4[:, 2:], right_R4[:, 2:])
     both_R = _areas(low, high)

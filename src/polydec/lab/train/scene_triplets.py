@@ -95,13 +95,17 @@ def draw_triplet_questions(scene: Scene, rng: np.random.Generator) -> tuple[Trip
     Returns:
         A question of each kind.
     """
+    # One thing may be asked about in several ways.
     named, placed, coloured = (scene[int(at)] for at in rng.integers(len(scene), size=3))
     units = [UNITS[int(at)] for at in rng.integers(len(UNITS), size=4)]
+    # The thing itself is one of them, so there is at least one.
     alike = tuple(part for part in scene if part.colour == coloured.colour)
     many = SceneConcept(f"{coloured.colour} things", units[2], alike)
     words = [
-        _told("thing", f"{units[0]} the {named.thing}", [(_concept(named, units[0]), named)]),
-        _told(
+        _located_question(
+            "thing", f"{units[0]} the {named.thing}", [(_concept(named, units[0]), named)]
+        ),
+        _located_question(
             "place",
             f"{units[1]} what is at {placed.place_words}",
             [(_concept(placed, units[1]), placed)],
@@ -114,28 +118,35 @@ def draw_triplet_questions(scene: Scene, rng: np.random.Generator) -> tuple[Trip
             ),
             (many,),
         ),
-        _told("all", f"{units[3]} all things", [(_concept(x, units[3]), x) for x in scene]),
+        _located_question(
+            "all", f"{units[3]} all things", [(_concept(x, units[3]), x) for x in scene]
+        ),
     ]
     # What a question about a colour or a number is answered with has no place in the image.
     asked = draw_questions(scene, rng)
     kind = ("colour", "count")[int(rng.integers(2))]
+    # Every scene is asked about the colour and the number of its things.
     plain = next(one for one in asked if one.kind == kind)
     said = f"{_plan([])} {plain.answer}"
     return (*words, TripletQuestion(SceneQuestion(plain.asked, said, "nothing"), ()))
 
 
 def _concept(part: ScenePart, unit: str) -> SceneConcept:
+    # The colour belongs to the name: two things of one kind may differ by it alone.
     return SceneConcept(f"{part.colour} {part.thing}", unit, (part,))
 
 
-def _told(kind: str, asked: str, told: Sequence[tuple[SceneConcept, ScenePart]]) -> TripletQuestion:
+def _located_question(
+    kind: str, asked: str, located: Sequence[tuple[SceneConcept, ScenePart]]
+) -> TripletQuestion:
     """A question whose answer says of each thing where it stands."""
-    concepts = tuple(concept for concept, _ in told)
-    said = " and ".join(f"{one.answer_words} at {part.place_words}" for one, part in told)
+    concepts = tuple(concept for concept, _ in located)
+    said = " and ".join(f"{one.answer_words} at {part.place_words}" for one, part in located)
     return TripletQuestion(SceneQuestion(asked, f"{_plan(concepts)} {said}", kind), concepts)
 
 
 def _plan(concepts: Sequence[SceneConcept]) -> str:
+    # A plan without concepts says that no unit follows.
     lines = [one.plan_words for one in concepts]
     return " ".join(["<Task>", "<True>" if lines else "<False>", *lines, "</Task>"])
 

@@ -265,6 +265,7 @@ class GroupSpelling:
     @cached_property
     def short_name(self) -> str:
         """A name that a token writes, as short as there is."""
+        # Tokens of half a character are no names.
         words = (piece.decode(errors="ignore").strip() for piece in self.pieces if piece)
         return min((x for x in words if re.fullmatch(_NAME, x)), key=_plainness, default="x")
 
@@ -282,6 +283,7 @@ class GroupSpelling:
         """
         for unit in units:
             self.group_of(PlannedTriplet(self.short_name, unit, 1))
+        # Larger numbers may have digits that no token spells.
         for count in range(2, MOST + 1):
             try:
                 self.group_of(PlannedTriplet(self.short_name, units[0], count))
@@ -353,9 +355,11 @@ class TripletLanguage:
         piece = self.groups.pieces[token]
         if piece is None:
             return DEAD
+        # Free text may go on, or a group may begin: no token does both.
         for at in (state, self._group_begun(state)):
             if at.part is not None and at.part.allows_token(at.inner, token):
                 inner = at.part.next_state(at.inner, token)
+                # Free text may be long, and nothing of it is read again.
                 if at.part is self.free:
                     return replace(at, inner=inner)
                 return self._behind_part(replace(at, inner=inner, said=at.said + piece))
@@ -372,22 +376,26 @@ class TripletLanguage:
             True where it may.
         """
         if token in self.groups.ends:
+            # Every concept of the plan has stood, and no character is half written.
             return state.part is self.free and not state.left and self._is_complete(state)
         return self.next_state(state, token) is not DEAD
 
     def token_mask(self, state: TripletState) -> Tensor:
         if state.part is None:
+            # As long as any mask of this vocabulary, and nothing in it.
             return self.free.token_mask(self.free.start_state()) & False
         mask_V = state.part.token_mask(state.inner).clone()
         begun = self._group_begun(state)
         if begun.part is not None:
             mask_V |= begun.part.token_mask(begun.inner)
+        # Parts end where their own languages end, but only the whole answer ends a text.
         for end in self.groups.ends:
             if 0 <= end < len(mask_V):
                 mask_V[end] = self.allows_token(state, end)
         return mask_V
 
     def forced_bytes(self, state: TripletState) -> bytes:
+        # Free text leaves a choice at each place.
         if state.part is None or state.part is self.free:
             return b""
         return state.part.forced_bytes(state.inner)
@@ -397,18 +405,21 @@ class TripletLanguage:
         each concept that it has stands behind it at once. None of them where the answer may end."""
         if state.part is self.plan:
             said = state.said.decode(errors="ignore")
+            # The first that makes a plan of what is written is the shortest.
             ways = (x for x in self._closings if _read_plan(said + x, self.units) is not None)
             return next(ways, "").encode()
         if state.part is self.free:
             state = self._group_begun(state)
         if state.part is None or not state.left:
             return b""
+        # Of the spellings of the group only those that begin as it was begun.
         texts = self.groups.group_of(state.left[0]).texts
         return next(x[len(state.said) :] for x in texts if x.startswith(state.said))
 
     @cached_property
     def _closings(self) -> tuple[str, ...]:
         """Ends of plans, short ones first."""
+        # Each end of each plan: a plan that was begun anywhere may be closed by one of them.
         plans = [NO_UNITS] + [
             plan_text([PlannedTriplet(self.groups.short_name, unit, 1)]) for unit in self.units
         ]
@@ -426,6 +437,7 @@ class TripletLanguage:
         """The state behind a plan or a group where it is complete; else the state itself."""
         if not self._is_complete(state):
             return state
+        # Behind the plan all its concepts are left; behind a group one less.
         if state.left is None:
             left = _read_plan(state.said.decode(), self.units)
         else:

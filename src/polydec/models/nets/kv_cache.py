@@ -47,7 +47,7 @@ class CacheStorage:
         self.leases: WeakSet[StorageLease] | None = None
 
     @property
-    def sealed(self) -> int:
+    def sealed_entries(self) -> int:
         """Slots below this position are somebody else's too, and may not be written."""
         return max((lease.stop for lease in self.leases or ()), default=0)
 
@@ -461,7 +461,11 @@ class KVCache:
         """
         base = min(first, self.length)
         own = self._own
-        if self.start <= base and need <= self.start + self.capacity and first >= own.sealed:
+        if (
+            self.start <= base
+            and need <= self.start + self.capacity
+            and first >= own.sealed_entries
+        ):
             return
         # With readers, only the tail from a block's begin on is copied; what lies before it stays
         # where it is, and is leased.

@@ -463,11 +463,9 @@ class QueryDecoderNetwork(nn.Module):
         """
         # It competes with the names, as one of them.
         nothing_1W = F.normalize(self.nothing, dim=-1)[None]
-        return (
-            self.meaning_vectors(state_BQW)
-            @ torch.cat([name_CW, nothing_1W]).T
-            * self.sharpness.exp()
-        )
+        alike_BQC = self.meaning_vectors(state_BQW) @ torch.cat([name_CW, nothing_1W]).T
+        # Both sides have length 1, so without a factor no law could be sharp.
+        return alike_BQC * self.sharpness.exp()
 
     def word_logits(self, state_W: Tensor) -> Tensor:
         """Logits of the word behind each caption query: products with the table of words."""

@@ -79,7 +79,7 @@ def greedy_caption(lm, region_1F=None, image=None):
     caption = [decoder.start]
     with torch.inference_mode():
         while len(caption) <= LONGEST and (len(caption) == 1 or caption[-1] != decoder.end):
-            logit_V = decoder.network.recompute_token(vector_PH, caption, region_1F)
+            logit_V = decoder.query_network.recompute_token(vector_PH, caption, region_1F)
             caption.append(int(logit_V.argmax()))
     return tuple(caption[1:])
 
@@ -131,7 +131,7 @@ def test_a_region_is_what_a_caption_is_about(lm):
 def test_names_that_are_found_are_written_with_their_masks(lm):
     decoder = lm.artefacts[0]
     with torch.inference_mode():
-        found = find_named_objects(decoder.network, vectors_of(lm), decoder.names)
+        found = find_named_objects(decoder.query_network, vectors_of(lm), decoder.names)
     assert len(found) > 1
     answer = generate(lm, asked(options={"names": "all"}))
     written = [decoder.names[one.name] for one in found]
@@ -151,7 +151,7 @@ def test_any_names_may_be_given(lm):
     decoder = lm.artefacts[0]
     spelled = [lm.encode(name, special=False) for name in ("boat", "grey fox")]
     with torch.inference_mode():
-        found = find_named_objects(decoder.network, vectors_of(lm), spelled)
+        found = find_named_objects(decoder.query_network, vectors_of(lm), spelled)
     answer = generate(lm, asked(options={"names": "boat| grey fox |"}))
     want = [token for one in found for token in spelled[one.name]]
     assert want and answer.token_ids == (*want, decoder.end)[: len(answer.token_ids)]
@@ -161,7 +161,7 @@ def test_a_phrase_gets_its_mask(lm):
     decoder = lm.artefacts[0]
     phrase = lm.encode("the boat", special=False)
     with torch.inference_mode():
-        found = find_phrase(decoder.network, vectors_of(lm), phrase)
+        found = find_phrase(decoder.query_network, vectors_of(lm), phrase)
     answer = generate(lm, asked(options={"refer": "the boat"}))
     assert answer.token_ids == (*phrase, decoder.end)
     (mask,) = answer.image_masks

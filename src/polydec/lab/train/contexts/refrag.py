@@ -94,7 +94,7 @@ class RefragModel(nn.Module):
         return [p for name, p in self.t.items() if not name.startswith("policy")]
 
     @property
-    def choosing(self) -> list[nn.Parameter]:
+    def selector_parameters(self) -> list[nn.Parameter]:
         """The weights of the policy."""
         return [p for name, p in self.t.items() if name.startswith("policy")]
 
@@ -445,7 +445,7 @@ def choosing_course(
     Returns:
         The training.
     """
-    network.train_only_parts(network.choosing)
+    network.train_only_parts(network.selector_parameters)
     # A group of GROUP selections takes the memory of as many rows.
     groups = max(1, spec.rows // 4)
 

@@ -124,6 +124,7 @@ class AnswerPage:
 def _noted_token(token: int, logp_V: Tensor | None, count: int) -> TokenLogprob:
     if logp_V is None:
         return TokenLogprob(token, 0.0, 0.0, ())
+    # The law that the network had, though the likeliest token is taken.
     value_K, token_K = logp_V.topk(min(count, len(logp_V)))
     top = tuple(zip(map(int, token_K), map(float, value_K)))
     return TokenLogprob(token, 0.0, float(logp_V[token]), top)
@@ -190,6 +191,7 @@ class CaptionTask:
                     caption=tuple(caption),
                     region_1F=self.region_1F,
                 )
+                # As many as are computed, also behind the caption's end.
                 rows = latents + decoder.sizes.longest
                 logit_V = await page.ask_decoder(decoder, step, rows)
             caption.append(int(logit_V.argmax()))
@@ -260,6 +262,7 @@ class ReferringTask:
         Returns:
             A mask at its last token.
         """
+        # The copy of the object queries that reads the phrase, and nothing else.
         find = partial(find_phrase, vector_PH=vector_PH, phrase=self.phrase)
         one = await page.ask_decoder(decoder, find, decoder.sizes.objects)
         mask = _write_name(page, self.phrase, one, decoder.cell)
@@ -349,6 +352,7 @@ def region_cells(box: Sequence[int], grid: tuple[int, int], cell: int) -> Tensor
     Returns:
         ``[1, rows * columns]``, bool.
     """
+    # A cell that the box touches at all belongs to it.
     left, top, right, bottom = box
     # Where each row and column of cells begins.
     begin_H = torch.arange(grid[0]) * cell

@@ -120,7 +120,7 @@ class QueryDecoder:
         artefact.require_width(target, self.sizes.image_width, "query decoders")
 
     @cached_property
-    def network(self) -> QueryDecoderNetwork:
+    def query_network(self) -> QueryDecoderNetwork:
         """The network, made when somebody first reads."""
         # A start that draws weights would move the global generator.
         with torch.device("meta"):
@@ -137,7 +137,7 @@ class QueryDecoder:
     def forward(self, queries: Sequence[Callable[[QueryDecoderNetwork], Any]]) -> list[Any]:
         """Ask the network each of some questions; the answers, in order."""
         # One by one: a batch would change the last bits of each with its company.
-        return [query(self.network) for query in queries]
+        return [query(self.query_network) for query in queries]
 
     def last_image(self, vectors: Mapping[int, Tensor]) -> Tensor | None:
         """The vectors of the last image of a text, row by row, fp32; see `last_image_vectors`."""

@@ -40,11 +40,13 @@ class UnitNetwork(nn.Module):
             self.box_query = nn.Linear(width, inner)
             self.box_key = nn.Linear(width, inner)
             self.box_value = nn.Linear(width, inner)
+            # Small, so that at first the state decides where a query looks.
             self.box_place = nn.Parameter(0.02 * torch.randn(cells, inner))
             self.box_inside = nn.Linear(2 * inner, inner)
             self.box_sides = nn.Linear(inner, 4)
             self.mask_query = nn.Linear(width, inner)
             self.mask_key = nn.Linear(width, inner)
+            # Most vectors of an image belong to no mask.
             self.mask_bias = nn.Parameter(torch.full((1,), -1.0))
 
     def decode_boxes(self, state_RH: Tensor, image_RNH: Tensor) -> Tensor:
@@ -79,6 +81,7 @@ class UnitNetwork(nn.Module):
         """
         query_R1I = self.mask_query(state_RH)[:, None]
         key_RNI = self.mask_key(image_RNH)
+        # Products of wide vectors are large: they are scaled as attention scales its own.
         return (query_R1I * key_RNI).sum(-1) * key_RNI.shape[-1] ** -0.5 + self.mask_bias
 
 
@@ -139,11 +142,13 @@ class UnitDecoders:
         """
         out = list(references)
         masks = list[ImageMask]()
+        # Other units are named in answers only: nothing decodes them here.
         boxed = [at for at, one in enumerate(references) if one.unit == "box"]
         masked = [one for one in references if one.unit == "mask"]
         if boxed:
             state_RH = torch.stack([references[at].state_H for at in boxed]).float().cpu()
             box_R4 = self.network.decode_boxes(state_RH, _for_each(image_NH, state_RH))
+            # From shares of the image's sides to pixels.
             side_4 = self.patch * torch.tensor([self.columns, self.rows] * 2)
             for at, box_4 in zip(boxed, box_R4 * side_4, strict=True):
                 out[at] = replace(references[at], box=tuple(box_4.tolist()))
@@ -213,6 +218,7 @@ def load(path: str | Path) -> UnitDecoders:
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(UnitDecoderFields, config, artefact.CONFIG)
         network = UnitNetwork(c.width, c.rows * c.columns, c.inner)
+        # A file of other sizes is refused before any weight is taken.
         shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
         network.load_state_dict(artefact.read_float_tensors(tensors, KIND, shapes))
         vocab = TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer)
