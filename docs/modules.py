@@ -7,6 +7,7 @@ import ast
 import re
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import cleandoc
 from pathlib import Path
 from pkgutil import walk_packages
 from types import ModuleType
@@ -66,7 +67,9 @@ def described(name: str, thing: object) -> list[str]:
 
 
 def head(name: str) -> str:
-    """A module's docstring, which can be read without what the module imports."""
+    """A module's docstring; of one that cannot be imported it is read from the file."""
+    if (module := loaded(name)) is not None:
+        return cleandoc(module.__doc__ or "")
     spec = find_spec(name)
     assert spec is not None and spec.origin is not None
     return ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 PARENT = """
 import json, os, sys
-import safetensors.torch, tokenizers, torch, typer.rich_utils
+import safetensors.torch, tokenizers, torch, torch._dynamo, typer.rich_utils
 
 for line in sys.stdin:
     order = json.loads(line)

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 from html import unescape
 from itertools import chain
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 import polydec
 from polydec.methods.registry import press, registry, steer
 from project_paths import PROJECT_ROOT
@@ -23,11 +23,10 @@ ROOT = PROJECT_ROOT
 @pytest.mark.parametrize("script", ["tables.py", "reference.py", "pictures.py"])
 def test_what_is_generated_is_up_to_date(script):
     # The pages are of this package: plug-ins that are installed here stand in none of them.
-    checked = subprocess.run(
-        [sys.executable, str(ROOT / "docs" / script), "--check"],
-        env={**os.environ, "POLYDEC_PLUGINS": "off"},
-        capture_output=True,
-        text=True,
+    run = f"import runpy; runpy.run_path({str(ROOT / 'docs' / script)!r}, run_name='__main__')"
+    paths = os.pathsep.join(filter(None, [str(ROOT / "docs"), os.environ.get("PYTHONPATH")]))
+    checked = forked.run(
+        "-c", run, "--check", env={**os.environ, "PYTHONPATH": paths, "POLYDEC_PLUGINS": "off"}
     )
     assert checked.returncode == 0, (
         f"a page of docs/ is old: run `POLYDEC_PLUGINS=off python docs/{script}`\n{checked.stderr}"

@@ -251,6 +251,7 @@ main()
 def test_the_command_says_how_to_go_on(number, tmp_path):
     def train(out, at):
         args = ("train", "steps", "--steps", "6", "--rows", "2", "--width", "32", "--layers", "1")
+        args += ("--lengths", "4", "--longest", "4")
         return forked.run("-c", STOPS, str(at), str(int(number)), *args, "--out", str(out))
 
     assert (done := train(tmp_path / "whole", 0)).returncode == 0, done.stderr

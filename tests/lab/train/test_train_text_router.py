@@ -179,7 +179,7 @@ def test_a_checker_values_steps():
 
 def test_it_is_trained_and_what_it_learns_from_is_kept(tmp_path):
     def spec(out, **more):
-        how = {"kinds": ("make", "order"), "each": 32, "steps": 6, "rows": 4, **more}
+        how = {"kinds": ("make", "order"), "each": 16, "steps": 6, "rows": 4, **more}
         return TextRouterSpec(str(tmp_path / out), "zoo:reasoner", **{"temperature": 1.5, **how})
 
     result = train_probe(spec("a"))

@@ -1,6 +1,7 @@
 """ARC-Encoder: passages pooled in both directions for a decoder that stays as it is; how it is trained."""
 
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -351,7 +352,17 @@ def trained(tmp_path_factory):
         str(out), kind="arc-encoder", steps=5, rows=2, width=32, layers=2, decoders=2, factor=3,
         pieces=12,
     )  # fmt: skip
-    return spec, train_context(spec)
+    with few_measured_pages():
+        return spec, train_context(spec)
+
+
+@contextmanager
+def few_measured_pages():
+    """Enough pages for 256 centres, which the whole measurement has many times over."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "CODED", 32)
+        patch.setattr(training, "UNSEEN", 8)
+        yield
 
 
 def test_the_engine_reads_as_in_training(trained):
@@ -414,7 +425,8 @@ def test_another_decoder_takes_the_encoder_as_it_is(trained, tmp_path):
     with pytest.raises(RequestError, match="has other layers"):
         train_context(own)
     own = replace(own, target=f"{spec.out}/words")
-    train_context(own)
+    with few_measured_pages():
+        train_context(own)
     a, b = (arc_encoder.load(f"{at}/arc") for at in (spec.out, own.out))
     for name in a.tensors:
         if name not in ("rewrite", "codes"):  # which three steps may not have drawn

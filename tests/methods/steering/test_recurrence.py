@@ -103,7 +103,9 @@ def test_a_prompt_of_one_window_is_the_plain_one(lm):
 def test_it_is_a_target(lm, prompt, monkeypatch):
     # A beginning of the prompt has another last window: it is another text.
     monkeypatch.setattr(TargetChecker, "prompt_rows", no_rows)
-    check_target(read(lm, prompt), prompt=prompt, tolerance=1e-3)
+    short = prompt[:11]
+    assert len(split_windows(short, 0, 3)[0]) == 3
+    check_target(read(lm, short), prompt=short, tolerance=1e-3)
 
 
 def test_every_method_writes_the_same_in_any_company(lm):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+
+import forked
 
 COMMIT = "fedcba9876543210fedcba9876543210fedcba98"
 FILES = {
@@ -87,13 +87,7 @@ def pulled(home, address, name, **more):
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "HUGGINGFACE_"))}
     settings = {"HF_HOME": str(home), "HF_ENDPOINT": address, "HF_HUB_DISABLE_TELEMETRY": "1"}
     settings |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-    return subprocess.run(
-        [sys.executable, "-m", "polydec", "pull", name],
-        env={**kept, **settings, **more},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    return forked.run("-m", "polydec", "pull", name, env={**kept, **settings, **more})
 
 
 def test_a_model_is_fetched_with_the_token_and_then_needs_no_network(small_hub, tmp_path):

@@ -516,8 +516,10 @@ def check_sessions(make: Make) -> None:
     """
     steps = 0
     more = True
-    # The answer of a run that was not stopped, to compare with.
-    whole = run_search(make(toy_law(4, 6, eos=-1)), Request(PROMPT, 12))[0].token_ids
+    # The answer of a run that was not stopped, to compare with. It is
+    # short, as a run is cut off at each of its steps: time grows with the square of the length.
+    request = Request(PROMPT, 8)
+    whole = run_search(make(toy_law(4, 6, eos=-1)), request)[0].token_ids
     while more:
         target = CountedTarget(toy_law(4, 6, eos=-1))
         scheduler = Scheduler()
@@ -533,7 +535,7 @@ def check_sessions(make: Make) -> None:
             if isinstance(event, EditedEvent):
                 edits.append(event)
 
-        task = scheduler.submit_coroutine(run_decoder(make(target), Request(PROMPT, 12), on_event))
+        task = scheduler.submit_coroutine(run_decoder(make(target), request, on_event))
         # Cut off after 0, 1, 2, … steps, until a run comes to its end before that.
         more = all(scheduler.step() for _ in range(steps))
         scheduler.cancel(task)

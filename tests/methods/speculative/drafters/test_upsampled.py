@@ -47,9 +47,8 @@ def test_contract(record_counts, fields):
 def test_the_law_is_the_target_s(fields, shapers):
     target = ShapedTarget(TARGET, *shapers) if shapers else TARGET
     method = SpeculativeDecoder(target, made_drafter(**fields), ExactVerifier(), FixedPolicy(2))
-    for length in (3, 5):
-        if length == 5 and fields.get("drawn", True) and fields.get("trained", True):
-            continue  # draws fall in too many ways
+    # Five tokens reach into the second block; where blocks are drawn, or laws bent, draws fall in too many ways.
+    for length in (3, 5) if fields and not shapers else (3,):
         request = Request(PROMPT, length)
         drafted = law_of(lambda rng, r=request: answer_one(method, r, rng))
         assert text_law_distance(drafted, target_law(target, PROMPT, length)) < 1e-9
