@@ -8,12 +8,11 @@ import json
 import math
 import os
 import re
-import subprocess
-import sys
 from collections import Counter, defaultdict
 
 import pytest
 
+import forked
 from project_paths import PROJECT_ROOT
 
 K1 = 1.2
@@ -151,10 +150,11 @@ def site(tmp_path_factory):
     """The site, built once. Not quietly: MkDocs counts no warning then."""
     pytest.importorskip("material", reason="MkDocs Material is not installed: polydec[docs]")
     at = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(at)],
-        **{"cwd": PROJECT_ROOT, "capture_output": True, "text": True},
+    done = forked.run(
+        *("-m", "mkdocs", "build", "--strict", "--site-dir", str(at)),
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        cwd=PROJECT_ROOT,
+        timeout=1200,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
     return at

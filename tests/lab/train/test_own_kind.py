@@ -192,6 +192,24 @@ lm = polydec_guess
 own-eagle = polydec_student
 """
 
+IN_TURN = """
+import contextlib, io, json, sys
+from polydec.__main__ import main
+
+ended = []
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["polydec", *words]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+    ended.append({"code": code, "out": out.getvalue(), "err": err.getvalue()})
+print(json.dumps(ended))
+"""
+"""Several commands in one process, which imports the package once."""
+
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
@@ -233,12 +251,12 @@ def test_a_kind_in_one_file_is_trained_and_used_from_the_command_line(installed,
     assert other.returncode == 2 and "belongs to another run (seed differ)" in other.stderr
 
     ask = ("generate", "The old mill", "--model", "zoo:tiny", "--max-tokens", "12", "--method")
-    plain = ran(installed, *ask, "plain")
-    guess = ran(installed, *ask, "guess", "--with", tmp_path / "a")
-    assert guess.returncode == 0, guess.stderr
-    assert guess.stdout.split("\n")[0] == plain.stdout.split("\n")[0] != ""
-    none = ran(installed, *ask, "guess")
-    assert none.returncode == 2 and "`polydec train guess` makes one" in none.stderr
+    methods = (("plain",), ("guess", "--with", str(tmp_path / "a")), ("guess",))
+    done = forked_with(installed, "-c", IN_TURN, json.dumps([[*ask, *words] for words in methods]))
+    plain, guess, none = json.loads(done.stdout)
+    assert guess["code"] == 0, guess["err"]
+    assert guess["out"].split("\n")[0] == plain["out"].split("\n")[0] != ""
+    assert none["code"] == 2 and "`polydec train guess` makes one" in none["err"]
 
 
 def test_its_flags_come_from_its_spec(installed, tmp_path):
