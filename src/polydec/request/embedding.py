@@ -81,6 +81,10 @@ class EmbeddableModel(Protocol):
         """
         ...
 
+    def find_artefact(self, kind: type[PathPrefixes]) -> PathPrefixes | None:
+        """Prefixes for several paths that were trained for it; None where there is none."""
+        ...
+
 
 def embed_texts(
     model: EmbeddableModel, texts: Texts, how: EmbeddingSettings, images: Sequence[Image] = ()
@@ -107,9 +111,9 @@ def embed_texts(
     return run_coroutines([embedding_vectors(model, inputs, how)])[0]
 
 
-def prefixes_of_paths(model: Any) -> PathPrefixes | None:
+def prefixes_of_paths(model: EmbeddableModel) -> PathPrefixes | None:
     """The prefixes that were trained for a model; None: it reads a text along one path, as it is."""
-    return next((made for made in model.artefacts if isinstance(made, PathPrefixes)), None)
+    return model.find_artefact(PathPrefixes)
 
 
 def embedding_width(model: EmbeddableModel, how: EmbeddingSettings) -> int:
