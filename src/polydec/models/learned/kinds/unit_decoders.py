@@ -217,9 +217,10 @@ def load(path: str | Path) -> UnitDecoders:
     config, tensors = artefact.read_artefact_files(edge.at_home(path), KIND)
     with artefact.report_artefact_damage(path, KIND):
         c = edge.validate_record(UnitDecoderFields, config, artefact.CONFIG)
-        network = UnitNetwork(c.width, c.rows * c.columns, c.inner)
-        # A file of other sizes is refused before any weight is taken.
+        # Without memory: a file of other sizes is refused before any weight is made.
+        with torch.device("meta"):
+            network = UnitNetwork(c.width, c.rows * c.columns, c.inner)
         shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
-        network.load_state_dict(artefact.read_float_tensors(tensors, KIND, shapes))
+        network.load_state_dict(artefact.read_float_tensors(tensors, KIND, shapes), assign=True)
         vocab = TokenVocabulary(c.vocab_size, frozenset(), c.tokenizer)
         return UnitDecoders(vocab, c.rows, c.columns, c.patch, network.requires_grad_(False))
