@@ -33,7 +33,7 @@ CARD = Card(
     shows_masks=True,
     aliases=("generalized decoding", "generalised decoding", "xdecoder"),
     arxiv="2212.11270",
-    published="the best figures of its time in open-vocabulary and referring segmentation on eight data sets",
+    published="the best figures of its time on 8 data sets of open-vocabulary and referring segmentation",
 )
 PUBLISHED = PublishedPreset(
     {
