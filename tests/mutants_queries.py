@@ -108,8 +108,8 @@ MUTANTS = [
     ),
     Mutant(
         "x-decoder: cached changes nothing",
-        "methods/speculative/recipes/x_decoder.py",
-        "return CaptionTask(None, cached)",
+        "methods/speculative/loop/query_tasks.py",
+        "return CaptionTask(None, choice.cached)",
         "return CaptionTask(None, True)",
         f"{METHOD}::test_cached_captions_equal_those_of_the_published_way",
     ),
@@ -122,8 +122,8 @@ MUTANTS = [
     ),
     Mutant(
         "x-decoder: a caption of a region is of the whole image",
-        "methods/speculative/recipes/x_decoder.py",
-        "    if not region:\n",
+        "methods/speculative/loop/query_tasks.py",
+        "    if not choice.region:\n",
         "    if True:\n",
         f"{METHOD}::test_a_region_is_what_a_caption_is_about",
     ),

@@ -37,7 +37,6 @@ from polydec.models.nets.query import NetworkQuery
 from polydec.models.sessions.ledger import entries_of
 from polydec.models.sessions.queries import query_of
 from polydec.models.sessions.soft import image_grids
-from polydec.request.fields import Ask
 from polydec.request.reading import PLACE, TEXT, EmbeddingSettings
 
 TOGETHER = 4096
@@ -337,13 +336,21 @@ def _prepared(
 
 def _ids_behind_image(model: Any, text: str, image: Image) -> tuple[int, ...]:
     """A text behind an image: ids, of which some stand for the vectors of the image."""
-    # Imported late: the road of a request imports what loads models.
-    from polydec.request.ask import encode_prompts, validate_request
-
-    # As a request has it, without the chat template, as other texts are read here.
-    encoded = encode_prompts(validate_request(model, Ask(text, source=image, raw=True)))
-    assert encoded.vectors is not None, "an image stands in the prompt"
-    return encoded.vectors.instead
+    vision = model.checkpoint.vision
+    if vision is None:
+        raise RequestError(f"images are given: {model.name} reads text only, so leave them out")
+    # Without the chat template, as other texts are read here.
+    ids = model.encode_prompt(f"{vision.token_text}\n{text}", raw=True)
+    if ids.count(vision.token) != 1:
+        raise RequestError(f"the text {short_repr(text)} names the place of an image: leave it out")
+    filled = list[Any]()
+    for part in ids:
+        stands_for_image = part == vision.token
+        filled += vision.place_parts(vision.place_image(image)) if stands_for_image else [part]
+    seen = model.encoder.check_token_ids(filled, "prompt")
+    # One token's embedding tells how many numbers the network reads at a place.
+    width = model.network.embed_tokens((0,)).shape[1]
+    return model.encoder.encode_vectors(filled, seen, width).instead
 
 
 def group_embedding_inputs(texts: Sequence[EmbeddingInput]) -> list[list[EmbeddingInput]]:

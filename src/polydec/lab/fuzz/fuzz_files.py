@@ -29,7 +29,7 @@ from polydec.core.scheduler import run_coroutines
 from polydec.lab.testing.kits import build
 from polydec.lab.testing.toy import toy_law as random_toy
 from polydec.methods.registry import registry
-from polydec.methods.registry.kit import ArtefactNeed, ModelArtefact
+from polydec.methods.registry.kit import PROMPT_IMAGE, ArtefactNeed, ModelArtefact
 from polydec.models.learned import artefacts
 from polydec.models.text.chat_template import ChatTemplate
 from polydec.request.loading import (
@@ -230,11 +230,10 @@ def _draft(made: ModelArtefact) -> None:
     # A toy has the width that the examples are made for.
     made = artefacts.bind_artefact(made, target)
     for name in registry.of_family("ar"):
-        # Every method that reads such an artefact must write tokens with it, or refuse it.
-        if any(
-            n.is_fitting(made)
-            for n in registry.get_recipe_module(name).CARD.needs
-            if isinstance(n, ArtefactNeed)
+        needs = registry.get_recipe_module(name).CARD.needs
+        # Every method that reads such an artefact must write tokens with it, or refuse it; a toy shows no image.
+        if PROMPT_IMAGE not in needs and any(
+            n.is_fitting(made) for n in needs if isinstance(n, ArtefactNeed)
         ):
             decoder = build(name, target, small, artefacts=(made,))[0]
             text = run_coroutines([answer_one(decoder, Request((0, 1, 2), 3))])[0].token_ids
