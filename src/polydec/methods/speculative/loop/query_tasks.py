@@ -65,6 +65,7 @@ def choose_query_task(kit: Kit, decoder: QueryDecoder, choice: QueryChoice) -> Q
             raise RequestError("names is 'all': this query decoder learned none, so give some")
         return NamingTask(decoder.names)
     if choice.names:
+        # Empty parts are slips of the pen, and name nothing.
         parts = [part for part in choice.names.split("|") if part.strip()]
         if not parts:
             raise RequestError(f"names is {choice.names!r:.60}: give at least one, parted by |")
@@ -73,6 +74,7 @@ def choose_query_task(kit: Kit, decoder: QueryDecoder, choice: QueryChoice) -> Q
         return ReferringTask(_spelled(kit, choice.refer, "refer", longest))
     if not choice.region:
         return CaptionTask(None, choice.cached)
+    # Pixels as the model reads the image, whatever its file has.
     grid = decoder.sizes.mask_grid
     box = _box_of_text(choice.region, grid[1] * decoder.cell, grid[0] * decoder.cell)
     return CaptionTask(region_cells(box, grid, decoder.cell), choice.cached)
